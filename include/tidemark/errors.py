@@ -58,6 +58,10 @@ class ForbiddenPathError(UserError):
     """A table, an output or a checkpoint lies where the operator does not allow it."""
 
 
+class ImportRefusedError(UserError):
+    """A join of a streaming job cannot be expressed as a pipeline with the same rows."""
+
+
 class InputError(UserError):
     """An input table is missing, has the wrong columns, or is not append-only."""
 
@@ -85,7 +89,7 @@ def prefix_errors(prefix: str) -> Iterator[None]:
     """Begin the messages of user errors in the block with where they are, such as a file and a field."""
     try:
         yield
-    except (InputError, PipelineFileError) as error:
+    except (ImportRefusedError, InputError, PipelineFileError) as error:
         raise type(error)(f"{prefix}: {error}") from None
 
 

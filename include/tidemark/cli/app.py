@@ -20,6 +20,7 @@ from tidemark.cli import analyse, develop, overview, run, semantics
 from tidemark.cli.checkpoints import app as checkpoints
 from tidemark.cli.common import GlobalOptions, get_global_options, out, report_error, set_global_options
 from tidemark.cli.compare import app as compare
+from tidemark.cli.importing import import_
 from tidemark.cli.quality import app as quality
 from tidemark.cli.quarantine import app as quarantine
 from tidemark.cli.tables import app as tables
@@ -69,7 +70,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _COMMANDS: dict[str, dict[str, typer.Typer | Callable[..., None]]] = {
-    "Develop": {"validate": develop.validate, "diff": develop.diff, "schema": develop.schema},
+    "Develop": {
+        "import": import_,
+        "validate": develop.validate,
+        "diff": develop.diff,
+        "schema": develop.schema,
+    },
     "Run": {
         "plan": run.plan,
         "run": run.run,

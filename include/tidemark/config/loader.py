@@ -20,6 +20,10 @@ from tidemark.formatting import to_single_line
 
 USE = "use"
 """Field of an input that names a shared input."""
+PLACEHOLDER = "TODO"
+"""Value of a setting that `tidemark import` leaves to the user."""
+_FILLED_IN_SETTINGS = ("table", "event_time", "arrival", "every", "start", "time_zone")
+"""Settings that may have the placeholder. Elsewhere, such as in `quality`, the word is a value."""
 _SUFFIXES = (".yaml", ".yml")
 _INPUTS_FOLDER = "inputs"
 _INPUT_NAME = re.compile(r"\w[\w-]*")
@@ -50,7 +54,9 @@ def load_pipeline(name_or_path: str | Path, relative_to: Path | None = None) -> 
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise PipelineFileError(f"{path} is not a pipeline. Write fields such as name, dialect, left and right.")
-    pipeline = _validate(*_resolve_shared_inputs(_with_suite(content, path), path))
+    resolved, location = _resolve_shared_inputs(_with_suite(content, path), path)
+    _check_placeholders(resolved, location)
+    pipeline = _validate(resolved, location)
     return pipeline.with_command_argument(_shorten_path(path))
 
 
@@ -105,6 +111,25 @@ def _validate(content: dict[str, Any], location: str) -> Pipeline:
         return Pipeline.model_validate(content)
     except ValidationError as error:
         raise PipelineFileError(f"{location}: {explain_validation_error(error)}") from None
+
+
+def _check_placeholders(content: dict[str, Any], location: str) -> None:
+    """Check that an imported file has no placeholder left.
+
+    Raises:
+        PipelineFileError: Names all settings with the placeholder.
+    """
+    sections = {f"{name}.": content.get(name) for name in (*SIDES, "slices")}
+    settings = {"time_zone": content.get("time_zone")} | {
+        f"{prefix}{name}": section.get(name)
+        for prefix, section in sections.items()
+        if isinstance(section, dict)
+        for name in _FILLED_IN_SETTINGS
+    }
+    if names := [name for name, value in settings.items() if value == PLACEHOLDER]:
+        raise PipelineFileError(
+            f"{location}: {', '.join(names)}: still {PLACEHOLDER}. Write a value; the comment in the line says which."
+        )
 
 
 def _with_suite(content: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -1,0 +1,121 @@
+"""Implement the command `tidemark import`, which writes a pipeline file for a streaming job's join."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.text import Text
+
+from tidemark.cli.common import print_result
+from tidemark.errors import UserError
+from tidemark.importing.draft import Draft
+from tidemark.importing.pipeline_draft import ImportOptions, create_draft, to_pipeline_name
+from tidemark.importing.pipeline_writer import format_pipeline_file
+from tidemark.importing.sources import get_source_name, import_join
+
+
+def import_(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Compiled plan (.json) or script (.sql) of Flink SQL, or MODULE:FUNCTION of a Spark query.",
+        ),
+    ],
+    join: Annotated[
+        int | None, typer.Option("--join", metavar="N", help="Number of the join, from 1. [default: the only join]")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", metavar="NAME", help="Name of the pipeline. [default: the job's output table, or SOURCE]"
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="File to write. [default: NAME.yaml]")
+    ] = None,
+    left_table: Annotated[
+        str | None, typer.Option("--left-table", metavar="TABLE", help="Delta table with the rows of the left input.")
+    ] = None,
+    right_table: Annotated[
+        str | None, typer.Option("--right-table", metavar="TABLE", help="Delta table with the rows of the right input.")
+    ] = None,
+    arrival: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARRIVAL",
+            help="Arrival on both sides: a column, `commit`, `kafka:COLUMN`, `checkpoint:PATH` or `event-time`.",
+        ),
+    ] = None,
+    start: Annotated[str | None, typer.Option(metavar="T", help="Start of the first slice, ISO 8601.")] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Length of a slice. [default: 1 hour for Flink]")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Setting of the pipeline file, such as left.event_time=ts."),
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="Setting of the job that its plan lacks.")
+    ] = None,
+) -> None:
+    """Write a pipeline file for a join of a Flink SQL job or a Spark query.
+
+    Each setting has a comment with its origin. A join that a pipeline cannot express is refused. What the plan lacks is
+    TODO in the file, and `tidemark validate` names it. An existing file is not replaced.
+
+    Example: `tidemark import plan.json --left-table orders --right-table shipments --arrival received_at`
+    """
+    stream_join = import_join(source, join, dict(_split_option("--conf", text) for text in conf or ()))
+    overrides = {key: _parse_value(value) for key, value in (_split_option("--set", text) for text in settings or ())}
+    pipeline_name = name or to_pipeline_name(stream_join.name or get_source_name(source))
+    options = ImportOptions(pipeline_name, left_table, right_table, arrival, start, every, overrides)
+    draft = create_draft(stream_join, options)
+    path = output or Path(f"{pipeline_name}.yaml")
+    _write_new_file(path, format_pipeline_file(draft, source))
+    value = {
+        "file": str(path),
+        "join": draft.title,
+        "open_settings": draft.list_open_settings(),
+        "omissions": [{"subject": omission.subject, "reason": omission.reason} for omission in draft.omissions],
+    }
+    print_result(value, lambda: _render(draft, path), soft_wrap=True)
+
+
+def _split_option(option: str, text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise UserError(f"{option} {text} has no value. Write NAME=VALUE.")
+    return name, value
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _write_new_file(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UserError(f"{path} exists already. Remove it, or choose another file with --output.") from None
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {os.strerror(error.errno or 0)}. Choose a file with --output."
+        ) from None
+
+
+def _render(draft: Draft, path: Path) -> Text:
+    lines = [f"{path}: written. {draft.title}"]
+    if names := draft.list_open_settings():
+        lines.append(f"Fill in: {', '.join(names)}")
+    if draft.omissions:
+        lines += ["Not taken over:", *(f"- {omission.subject}: {omission.reason}" for omission in draft.omissions)]
+    return Text("\n".join(lines))

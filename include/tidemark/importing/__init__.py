@@ -1,0 +1,1 @@
+"""Import the joins of streaming jobs as pipeline files."""

@@ -1,0 +1,183 @@
+"""Write expressions of a query plan as SQL of a pipeline file, or refuse them.
+
+Only operators with equal results in Flink and Spark are written. Nothing is left out of an expression.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tidemark.errors import ImportRefusedError
+from tidemark.formatting import quote_identifier
+from tidemark.importing.expressions import Call, Column, Expression, Interval, Literal, ValueRanges, WindowColumn
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "INT", "BIGINT")
+_EXACT = (*_INTEGERS, "DECIMAL")
+_TEXT = ("CHAR", "VARCHAR", "STRING")
+_COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
+_POSTFIX = ("IS NULL", "IS NOT NULL", "IS TRUE", "IS NOT TRUE", "IS FALSE", "IS NOT FALSE")
+_FUNCTIONS = {"CHAR_LENGTH": "char_length", "COALESCE": "coalesce", "LOWER": "lower", "UPPER": "upper"}
+_EPOCH_FUNCTIONS = {0: "timestamp_seconds", 3: "timestamp_millis"}
+
+
+def get_type_root(dtype: str) -> str:
+    """Return the name of a type without precision and nullability.
+
+    >>> get_type_root("DECIMAL(10, 2) NOT NULL"), get_type_root("TIMESTAMP(3) WITH LOCAL TIME ZONE")
+    ('DECIMAL', 'TIMESTAMP_LTZ')
+    """
+    root = re.split(r"[( <]", dtype, maxsplit=1)[0]
+    if root == "TIMESTAMP" and "LOCAL TIME ZONE" in dtype:
+        return "TIMESTAMP_LTZ"
+    return "INTEGER" if root == "INT" else root
+
+
+def to_sql(expression: Expression) -> str:
+    """Write an expression as Spark SQL. Columns of a side get its prefix, such as left_amount.
+
+    Raises:
+        ImportRefusedError: The expression, or a part of it, is not known to be equal in both engines.
+    """
+    return _write(expression, is_top=True)
+
+
+def _write(expression: Expression, *, is_top: bool = False) -> str:
+    match expression:
+        case Column(path=(name, *fields), side=side):
+            first = f"{side}_{name}" if side else name
+            return ".".join(part if _NAME.fullmatch(part) else quote_identifier(part) for part in (first, *fields))
+        case WindowColumn(name=name):
+            raise ImportRefusedError(f"reads {name}, which a pipeline file has no name for. Remove it from the query.")
+        case Literal(value=value, dtype=dtype):
+            return _write_literal(value, dtype)
+        case Interval():
+            raise ImportRefusedError("computes a time, which is not translated. Store the time as a column.")
+        case Call(name="SEARCH", operands=(operand, ValueRanges() as ranges)):
+            text = _write_search(operand, ranges)
+        case Call():
+            text = _write_call(expression)
+        case _:
+            raise ImportRefusedError(f"has {type(expression).__name__}, which is not translated. Simplify the query.")
+    return text if is_top or not _is_operator(expression) else f"({text})"
+
+
+def _is_operator(expression: Expression) -> bool:
+    return isinstance(expression, Call) and expression.name not in {*_FUNCTIONS, "CAST", "TO_TIMESTAMP_LTZ"}
+
+
+def _write_call(call: Call) -> str:
+    name, operands = call.name, call.operands
+    match name, operands:
+        case ("AND" | "OR" | "||", (_, _, *_)):
+            text = f" {name} ".join(_write(operand) for operand in operands)
+        case ("NOT", (operand,)):
+            text = f"NOT {_write(operand)}"
+        case (_, (operand,)) if name in _POSTFIX:
+            text = f"{_write(operand)} {name}"
+        case (_, (left, right)) if name in _COMPARISONS:
+            _check_comparable(left, right)
+            text = f"{_write(left)} {name} {_write(right)}"
+        case ("LIKE", (operand, Literal(value=str(pattern)))) if "\\" not in pattern:
+            text = f"{_write(operand)} LIKE {_quote(pattern)}"
+        case ("CAST", (operand,)):
+            text = _write_cast(operand, call.dtype)
+        case ("TO_TIMESTAMP_LTZ", (operand, Literal(value=int(precision)))) if precision in _EPOCH_FUNCTIONS:
+            text = f"{_EPOCH_FUNCTIONS[precision]}({_write(operand)})"
+        case (_, (_, *_)) if name in _FUNCTIONS:
+            text = f"{_FUNCTIONS[name]}({', '.join(_write(operand) for operand in operands)})"
+        case _:
+            raise ImportRefusedError(f"calls {name}, which may differ in Spark SQL. Store its result as a column.")
+    return text
+
+
+def _check_comparable(left: Expression, right: Expression) -> None:
+    """Refuse comparisons whose operands the engines convert differently.
+
+    Raises:
+        ImportRefusedError: The types differ, and are not both exact numbers.
+    """
+    roots = {get_type_root(_get_dtype(left)), get_type_root(_get_dtype(right))}
+    is_numeric = roots <= {*_EXACT} or (roots <= {*_INTEGERS, "DOUBLE"})
+    if len(roots) > 1 and not is_numeric and not roots <= {*_TEXT}:
+        raise ImportRefusedError(
+            f"compares {' with '.join(sorted(roots))}, which engines convert differently. Cast it."
+        )
+
+
+def _get_dtype(expression: Expression) -> str:
+    match expression:
+        case Column(dtype=dtype) | Literal(dtype=dtype) | Call(dtype=dtype) | ValueRanges(dtype=dtype):
+            return dtype
+    return type(expression).__name__
+
+
+def _write_cast(operand: Expression, dtype: str) -> str:
+    """Write a cast that loses nothing. Other casts differ in rounding, overflow or text."""
+    source, target = get_type_root(_get_dtype(operand)), get_type_root(dtype)
+    if source == target and source not in {"DECIMAL", "CHAR", "VARCHAR"}:
+        return _write(operand)
+    if source in _TEXT and target in _TEXT and _get_length(dtype) >= _get_length(_get_dtype(operand)):
+        return _write(operand)
+    if source in _INTEGERS and target in _INTEGERS and _INTEGERS.index(source) < _INTEGERS.index(target):
+        return f"CAST({_write(operand)} AS {target})"
+    raise ImportRefusedError(
+        f"casts {_get_dtype(operand)} to {dtype}, which may differ in Spark SQL. Store the result as a column."
+    )
+
+
+def _get_length(dtype: str) -> int:
+    match = re.search(r"\((\d+)\)", dtype)
+    return int(match[1]) if match else 1
+
+
+def _write_literal(value: Any, dtype: str) -> str:
+    root = get_type_root(dtype)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if root in _TEXT and isinstance(value, str):
+        return _quote(value)
+    if root in _INTEGERS and isinstance(value, int):
+        return str(value)
+    if root == "DECIMAL" and re.fullmatch(r"-?\d+(\.\d+)?", str(value)):
+        return str(value)
+    if root == "DOUBLE" and isinstance(value, (int, float, str)):
+        return f"{float(value)!r}" if "e" in f"{float(value)!r}" else f"{float(value)!r}E0"
+    raise ImportRefusedError(
+        f"has the constant {value} of type {dtype}, which is not translated. Store it as a column."
+    )
+
+
+def _quote(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _write_search(operand: Expression, ranges: ValueRanges) -> str:
+    """Write a test for a set of values: IN for points, comparisons for ranges."""
+    _check_comparable(operand, Literal(None, ranges.dtype))
+    text = _write(operand)
+    points = [lower[0] for lower, upper in ranges.ranges if lower and lower == upper and lower[1]]
+    if len(points) == len(ranges.ranges):
+        condition = f"{text} IN ({', '.join(_write_literal(point, ranges.dtype) for point in points)})"
+        is_single = True
+    else:
+        parts = [_write_range(text, lower, upper, ranges.dtype) for lower, upper in ranges.ranges]
+        condition = " OR ".join(f"({part})" if " AND " in part and len(parts) > 1 else part for part in parts)
+        is_single = len(parts) == 1
+    if ranges.null_as == "TRUE":
+        return f"{condition} OR {text} IS NULL"
+    if ranges.null_as == "FALSE":
+        return f"{condition if is_single else f'({condition})'} AND {text} IS NOT NULL"
+    return condition
+
+
+def _write_range(text: str, lower: tuple[Any, bool] | None, upper: tuple[Any, bool] | None, dtype: str) -> str:
+    if lower and lower == upper:
+        return f"{text} = {_write_literal(lower[0], dtype)}"
+    bounds = ((lower, (">", ">=")), (upper, ("<", "<=")))
+    parts = [f"{text} {signs[bound[1]]} {_write_literal(bound[0], dtype)}" for bound, signs in bounds if bound]
+    if not parts:
+        raise ImportRefusedError("tests for a set of all values, which is not translated. Simplify the query.")
+    return " AND ".join(parts)

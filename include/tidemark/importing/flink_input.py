@@ -1,0 +1,224 @@
+"""Trace an input of a join through a compiled plan, back to its source table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tidemark.config.sides import SideName
+from tidemark.errors import ImportRefusedError
+from tidemark.importing.expressions import Call, Column, Expression, Interval, WindowColumn
+from tidemark.importing.flink_expressions import format_type, parse_expression
+from tidemark.importing.flink_plan import FlinkPlan, PlanNode
+
+_WINDOW_COLUMNS = ("window_start", "window_end", "window_time")
+_METADATA_PREFIX = "$metadata$"
+_PASSED = ("exchange", "drop-update-before", "mini-batch-assigner")
+"""Nodes that neither change nor remove rows of an append-only table."""
+_RESULTS = {
+    "interval-join": "another join",
+    "window-join": "another join",
+    "join": "another join",
+    "multi-join": "another join",
+    "lookup-join": "another join",
+    "temporal-join": "another join",
+    "union": "a union of tables",
+    "deduplicate": "a deduplication",
+    "rank": "a ranking",
+    "window-rank": "a ranking",
+    "window-deduplicate": "a deduplication",
+    "match": "a pattern match",
+}
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """A watermark that follows the event time."""
+
+    time: Expression
+    delay_ms: int
+    node: PlanNode
+    idle_ms: int | None = None
+    """Idle timeout; None if the plan does not have one."""
+    is_per_partition: bool = False
+    """True if the source makes it, for each of its partitions."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A condition that rows of the input must meet."""
+
+    condition: Expression
+    node: PlanNode
+    is_before_watermark: bool
+
+
+@dataclass(frozen=True)
+class PlanInput:
+    """An input of a join, at some node of the plan."""
+
+    table: str
+    """Name of the source table, with catalog and database, without quotes."""
+    options: Mapping[str, str]
+    columns: tuple[Expression, ...]
+    """The node's output columns."""
+    source: PlanNode
+    watermark: Watermark | None = None
+    filters: tuple[Filter, ...] = ()
+    window: Mapping[str, Any] | None = None
+    """Specification of the window function."""
+    window_time: Expression | None = None
+    window_node: PlanNode | None = None
+    session_keys: tuple[Expression, ...] = ()
+    """Columns by which session windows are partitioned."""
+
+
+def trace_input(plan: FlinkPlan, node: PlanNode, side: SideName) -> PlanInput:
+    """Trace the rows of a node to the table that they come from.
+
+    Raises:
+        ImportRefusedError: The rows are not rows of one table.
+    """
+    if node.kind == "table-source-scan":
+        return _read_scan(node, side)
+    if node.kind in _RESULTS or len(node.input_ids) != 1 or node.kind not in _STEPS:
+        what = _RESULTS.get(node.kind, "an aggregate" if "aggregate" in node.kind else "the result of an operator")
+        raise ImportRefusedError(
+            f"the {side} input of the join is {what} ({node.title}), not the rows of a table. Write its result to a "
+            "table, and join that."
+        )
+    [source] = plan.get_inputs(node)
+    return _STEPS[node.kind](node, trace_input(plan, source, side), side)
+
+
+def _read_scan(node: PlanNode, side: SideName) -> PlanInput:
+    table = node.content["scanTableSource"]["table"]
+    resolved = table.get("resolvedTable") or {}
+    schema = (resolved.get("schema") or {}).get("columns")
+    name = str(table.get("identifier") or "an anonymous table").replace("`", "")
+    if schema is None:
+        raise ImportRefusedError(
+            f"the plan has no schema of {name}. Compile it with table.plan.compile.catalog-objects = ALL."
+        )
+    physical = [Column((c["name"],), format_type(c["dataType"])) for c in schema if not c.get("kind")]
+    metadata = {str(c.get("metadataKey") or c["name"]): c for c in schema if c.get("kind") == "METADATA"}
+    rows = PlanInput(name, resolved.get("options") or {}, tuple(physical), node)
+    for ability in node.content["scanTableSource"].get("abilities") or ():
+        rows = _apply_ability(rows, ability, physical, metadata, side)
+    return rows
+
+
+def _apply_ability(
+    rows: PlanInput, ability: Mapping[str, Any], physical: list[Column], metadata: Mapping[str, Any], side: SideName
+) -> PlanInput:
+    """Apply what the planner has moved into the source."""
+    match ability:
+        case {"type": "ProjectPushDown", "projectedFields": fields} if all(len(path) == 1 for path in fields):
+            return replace(rows, columns=tuple(physical[path[0]] for path in fields))
+        case {"type": "ReadingMetadata", "metadataKeys": keys}:
+            names = [metadata[key.removeprefix(_METADATA_PREFIX)] for key in keys]
+            added = (Column((column["name"],), format_type(column["dataType"])) for column in names)
+            own = [column for column in rows.columns if column in physical]
+            return replace(rows, columns=(*own, *added))
+        case {"type": "FilterPushDown", "predicates": predicates}:
+            conditions = [parse_expression(predicate, rows.columns) for predicate in predicates]
+            added_filters = [Filter(condition, rows.source, is_before_watermark=True) for condition in conditions]
+            return replace(rows, filters=(*rows.filters, *added_filters))
+        case {"type": "WatermarkPushDown", "watermarkExpr": expression}:
+            idle_ms = _get_source_idle_timeout(ability)
+            time, delay_ms = _split_watermark(parse_expression(expression, rows.columns), rows.source, side)
+            watermark = Watermark(time, delay_ms, rows.source, idle_ms, is_per_partition=True)
+            return replace(rows, watermark=watermark)
+        case {"type": "SourceWatermark"}:
+            raise ImportRefusedError(
+                f"the source of the {side} input makes its own watermark (SOURCE_WATERMARK), which no plan describes. "
+                "Record CURRENT_WATERMARK for each row, and write the pipeline file with recorded_watermark."
+            )
+    raise ImportRefusedError(
+        f"the source of the {side} input applies {ability.get('type')}, which is not translated. Switch it off with "
+        "table.optimizer.source.predicate-pushdown-enabled or a hint, and compile the plan again."
+    )
+
+
+def _get_source_idle_timeout(ability: Mapping[str, Any]) -> int | None:
+    parameters = ability.get("watermarkParams") or {}
+    for value in (parameters.get("sourceIdleTimeout"), ability.get("idleTimeoutMillis")):
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+def _split_watermark(expression: Expression, node: PlanNode, side: SideName) -> tuple[Expression, int]:
+    """Split a watermark into the event time and the delay in ms.
+
+    Raises:
+        ImportRefusedError: The watermark has another form.
+    """
+    match expression:
+        case Call(name="-", operands=(time, Interval(ms=ms))) if ms >= 0:
+            return time, ms
+        case Call(name="+", operands=(time, Interval(ms=ms))) if ms <= 0:
+            return time, -ms
+        case Call(name="-" | "+"):
+            raise ImportRefusedError(
+                f"the watermark of the {side} input ({node.title}) is not the event time minus a constant. Record "
+                "CURRENT_WATERMARK for each row, and write the pipeline file with recorded_watermark."
+            )
+    return expression, 0
+
+
+def _add_watermark(node: PlanNode, rows: PlanInput, side: SideName) -> PlanInput:
+    time, delay_ms = _split_watermark(parse_expression(node.content["watermarkExpr"], rows.columns), node, side)
+    if time != rows.columns[node.content["rowtimeFieldIndex"]]:
+        raise ImportRefusedError(
+            f"the watermark of the {side} input ({node.title}) does not follow its event time. Record "
+            "CURRENT_WATERMARK for each row, and write the pipeline file with recorded_watermark."
+        )
+    filters = tuple(replace(rows_filter, is_before_watermark=True) for rows_filter in rows.filters)
+    return replace(rows, watermark=Watermark(time, delay_ms, node), filters=filters)
+
+
+def _apply_calc(node: PlanNode, rows: PlanInput, side: SideName) -> PlanInput:
+    filters = rows.filters
+    if condition := node.content.get("condition"):
+        if rows.window and "session" in str(rows.window.get("type")).lower():
+            raise ImportRefusedError(
+                f"the {side} input is filtered after its sessions are made ({node.title}), and a pipeline filters "
+                "before. Move the filter below the window function."
+            )
+        parsed = parse_expression(condition, rows.columns)
+        filters = (*filters, Filter(parsed, node, is_before_watermark=False))
+    columns = tuple(parse_expression(column, rows.columns) for column in node.content["projection"])
+    return replace(rows, columns=columns, filters=filters)
+
+
+def _add_window(node: PlanNode, rows: PlanInput, side: SideName) -> PlanInput:
+    windowing = node.content["windowing"]
+    if rows.window or windowing.get("strategy") != "TimeAttribute":
+        raise ImportRefusedError(
+            f"the {side} input has a window function over another one ({node.title}). Apply one to the table's rows."
+        )
+    time = rows.columns[windowing["timeAttributeIndex"]]
+    added = tuple(WindowColumn(name) for name in _WINDOW_COLUMNS)
+    window = windowing["window"]
+    return replace(
+        rows,
+        columns=(*rows.columns, *added),
+        window=window,
+        window_time=time,
+        window_node=node,
+        session_keys=tuple(rows.columns[index] for index in window.get("partition_key_indices") or ()),
+    )
+
+
+def _pass_rows(node: PlanNode, rows: PlanInput, side: SideName) -> PlanInput:  # noqa: ARG001 - a step as the others
+    return rows
+
+
+_STEPS: dict[str, Callable[[PlanNode, PlanInput, SideName], PlanInput]] = {
+    "calc": _apply_calc,
+    "watermark-assigner": _add_watermark,
+    "window-table-function": _add_window,
+    **dict.fromkeys(_PASSED, _pass_rows),
+}

@@ -1,0 +1,362 @@
+"""Translate a join of a compiled plan into settings of dialect flink-sql."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from tidemark.config.loader import PLACEHOLDER
+from tidemark.config.sides import SIDES, SideName
+from tidemark.config.types import format_duration
+from tidemark.errors import ImportRefusedError
+from tidemark.importing.draft import Omission, Section, Setting
+from tidemark.importing.expression_sql import get_type_root, to_sql
+from tidemark.importing.expressions import Call, Column, Expression, Literal, WindowColumn, list_conjuncts
+from tidemark.importing.flink_durations import parse_flink_setting, parse_iso_duration
+from tidemark.importing.flink_expressions import parse_expression
+from tidemark.importing.flink_input import PlanInput, trace_input
+from tidemark.importing.flink_output import read_output
+from tidemark.importing.flink_plan import FlinkPlan, PlanNode
+from tidemark.importing.stream_join import StreamInput, StreamJoin
+
+CLEANUP = "table.exec.interval-join.min-cleanup-interval"
+IDLE_TIMEOUT = "table.exec.source.idle-timeout"
+TIME_ZONE = "table.local-time-zone"
+_UNSET_TIME_ZONE = "default"
+_EPOCH_UNITS = {0: "s", 3: "ms"}
+_CHANGELOG_CONNECTORS = re.compile(r"upsert-.*|.*-cdc")
+_CHANGELOG_FORMATS = ("debezium", "canal", "maxwell", "ogg")
+_IDLE_OPTION = "scan.watermark.idle-timeout"
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """What is known of a job, in addition to a plan."""
+
+    settings: Mapping[str, str]
+    """Flink settings by name."""
+    tables: Mapping[str, Mapping[str, str]]
+    """Options of tables by name, if the plan has others."""
+    is_job_plan: bool
+    """True if the job's own Flink has compiled the plan."""
+
+
+def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> StreamJoin:
+    """Translate an interval join or a window join.
+
+    Raises:
+        ImportRefusedError: A pipeline cannot express the join.
+    """
+    inputs: dict[SideName, PlanInput] = {
+        side: trace_input(plan, source, side) for side, source in zip(SIDES, plan.get_inputs(node), strict=True)
+    }
+    for side, rows in inputs.items():
+        _check_append_only(side, rows, job)
+    spec = node.content.get("joinSpec") or node.content["intervalJoinSpec"]["joinSpec"]
+    is_interval = node.kind == "interval-join"
+    pair = _get_pair_columns(inputs)
+    output = read_output(plan, node, pair, inner=spec["joinType"] == "INNER")
+    conditions = [*list_conjuncts(_parse_condition(spec, pair)), *output.conditions]
+    join: Section = {
+        "type": Setting(str(spec["joinType"]).lower(), f"joinType {spec['joinType']}"),
+        "keys": _read_keys(spec, inputs),
+        **(_read_interval(node, inputs, job) if is_interval else _read_windows(node, spec, inputs)),
+    }
+    if conditions:
+        with_reason = _write_condition(conditions, f"the condition of the join ({node.title})")
+        join["condition"] = Setting(with_reason, "nonEquiCondition")
+    is_event_time = not is_interval or node.content["intervalJoinSpec"]["windowBounds"]["isEventTime"]
+    top_level: Section = {}
+    if job.is_job_plan:
+        top_level["flink_version"] = Setting(plan.version, "flinkVersion of the plan")
+    if not is_interval:
+        top_level |= _read_time_zone(node, job)
+    sinks = [sink for sink in map(_get_sink_name, plan.find_sinks(node)) if sink]
+    return StreamJoin(
+        title=node.title,
+        name=sinks[0] if sinks else "",
+        dialect=Setting("flink-sql", "the plan is of Flink SQL"),
+        inputs={side: _read_input(side, rows, job, is_event_time=is_event_time) for side, rows in inputs.items()},
+        join=join,
+        top_level=top_level,
+        select=output.select,
+        omissions=(*_list_job_omissions(inputs, job, is_interval=is_interval), *output.omissions),
+    )
+
+
+def _get_pair_columns(inputs: Mapping[SideName, PlanInput]) -> list[Expression]:
+    return [_with_side(column, side) for side, rows in inputs.items() for column in rows.columns]
+
+
+def _with_side(expression: Expression, side: SideName) -> Expression:
+    match expression:
+        case Column() | WindowColumn():
+            return replace(expression, side=side)
+        case Call(operands=operands):
+            return replace(expression, operands=tuple(_with_side(operand, side) for operand in operands))
+    return expression
+
+
+def _parse_condition(spec: Mapping[str, Any], pair: list[Expression]) -> Expression | None:
+    condition = spec.get("nonEquiCondition")
+    return parse_expression(condition, pair) if condition else None
+
+
+def _write_condition(conditions: list[Expression], location: str) -> str:
+    try:
+        parts = [to_sql(condition) for condition in conditions]
+    except ImportRefusedError as error:
+        raise ImportRefusedError(f"{location} {error}") from None
+    return " AND ".join(f"({part})" if " OR " in part and len(parts) > 1 else part for part in parts)
+
+
+def _read_keys(spec: Mapping[str, Any], inputs: Mapping[SideName, PlanInput]) -> Setting:
+    pairs = []
+    for left, right, filters_nulls in zip(spec["leftKeys"], spec["rightKeys"], spec["filterNulls"], strict=True):
+        if not filters_nulls:
+            raise ImportRefusedError(
+                "a key of the join is compared by IS NOT DISTINCT FROM, and a pipeline compares keys by =. Replace "
+                "null keys by a value in both tables."
+            )
+        names = [
+            _write_key(side, rows.columns[key]) for (side, rows), key in zip(inputs.items(), (left, right), strict=True)
+        ]
+        pairs.append(names[0] if names[0] == names[1] else dict(zip(SIDES, names, strict=True)))
+    if not pairs:
+        raise ImportRefusedError("the join has no equal keys, and a pipeline needs one. Join on a column too.")
+    return Setting(pairs, "leftKeys and rightKeys")
+
+
+def _write_key(side: SideName, key: Expression) -> str:
+    if isinstance(key, Column) and len(key.path) == 1:
+        return key.path[0]
+    try:
+        return to_sql(key)
+    except ImportRefusedError as error:
+        raise ImportRefusedError(f"a {side} key of the join {error}") from None
+
+
+def _read_interval(node: PlanNode, inputs: Mapping[SideName, PlanInput], job: JobSettings) -> Section:
+    """Read bounds of left time - right time, which are bounds of right time - left time with the other sign."""
+    bounds = node.content["intervalJoinSpec"]["windowBounds"]
+    for side, rows in inputs.items():
+        time = rows.columns[bounds[f"{side}TimeIndex"]]
+        if bounds["isEventTime"]:
+            _check_event_time(side, rows, time)
+    lower, upper = (timedelta(milliseconds=-bounds[name]) for name in ("leftUpperBound", "leftLowerBound"))
+    settings: Section = {
+        "interval": {
+            "lower": Setting(
+                format_duration(lower), f"leftUpperBound {bounds['leftUpperBound']} ms, with the other sign"
+            ),
+            "upper": Setting(
+                format_duration(upper), f"leftLowerBound {bounds['leftLowerBound']} ms, with the other sign"
+            ),
+        }
+    }
+    if not bounds["isEventTime"]:
+        settings["time"] = Setting("processing", "isEventTime is false")
+    if cleanup := job.settings.get(CLEANUP):
+        value = format_duration(parse_flink_setting(CLEANUP, cleanup))
+        settings["min_cleanup_interval"] = Setting(value, f"{CLEANUP}: {cleanup}")
+    return settings
+
+
+def _check_event_time(side: SideName, rows: PlanInput, time: Expression | None) -> None:
+    if rows.watermark is None:
+        raise ImportRefusedError(
+            f"the plan has no watermark of the {side} input ({rows.table}). Declare WATERMARK FOR in its table."
+        )
+    if time != rows.watermark.time:
+        raise ImportRefusedError(
+            f"the time of the {side} input in the join is not the time of its watermark ({rows.watermark.node.title}). "
+            "Join on the rowtime attribute of the table."
+        )
+
+
+def _read_windows(node: PlanNode, spec: Mapping[str, Any], inputs: Mapping[SideName, PlanInput]) -> Section:
+    window = node.content["leftWindowing"]["window"]
+    for side, rows in inputs.items():
+        windowing = node.content[f"{side}Windowing"]
+        if rows.window is None or windowing.get("strategy") != "WindowAttached":
+            raise ImportRefusedError(
+                f"the windows of the {side} input are not those of a window function over {rows.table} ({node.title}). "
+                "Apply TUMBLE, HOP, CUMULATE or SESSION to the table."
+            )
+        _check_event_time(side, rows, rows.window_time)
+        keys = [rows.columns[key] for key in spec[f"{side}Keys"]]
+        _check_session_keys(side, rows, keys)
+    return {"window": _read_window(window)}
+
+
+def _check_session_keys(side: SideName, rows: PlanInput, keys: list[Expression]) -> None:
+    assert rows.window is not None and rows.window_node is not None, "checked by _read_windows"  # noqa: PT018
+    if rows.window["type"] != "SessionWindow":
+        return
+    if set(rows.session_keys) != set(keys):
+        raise ImportRefusedError(
+            f"the sessions of the {side} input are not per key of the join ({rows.window_node.title}). Partition them "
+            "by the keys."
+        )
+
+
+def _read_window(window: Mapping[str, Any]) -> Section:
+    spans = {
+        name: parse_iso_duration(str(value)) for name, value in window.items() if str(value).startswith(("P", "-P"))
+    }
+    settings: Section
+    match window["type"]:
+        case "TumblingWindow":
+            settings, step = {"tumbling": _span(spans, "size", "size of TUMBLE")}, spans["size"]
+        case "HoppingWindow":
+            sliding: Section = {
+                "size": _span(spans, "size", "size of HOP"),
+                "slide": _span(spans, "slide", "slide of HOP"),
+            }
+            settings, step = {"sliding": sliding}, spans["slide"]
+        case "CumulativeWindow":
+            cumulate: Section = {
+                "size": _span(spans, "maxSize", "maximum size of CUMULATE"),
+                "step": _span(spans, "step", "step of CUMULATE"),
+            }
+            settings, step = {"cumulate": cumulate}, spans["maxSize"]
+        case "SessionWindow":
+            return {"session": {"gap": _span(spans, "gap", "gap of SESSION")}}
+        case kind:
+            raise ImportRefusedError(
+                f"the plan has windows of type {kind}, which are not translated. Use TUMBLE or HOP."
+            )
+    if offset := spans.get("offset"):
+        rest = abs(offset) % step
+        origin = f"offset of the window function, {window['offset']}"
+        settings["offset"] = Setting(format_duration(rest if offset > timedelta() else -rest), origin)
+    return settings
+
+
+def _span(spans: Mapping[str, timedelta], name: str, origin: str) -> Setting:
+    return Setting(format_duration(spans[name]), origin)
+
+
+def _read_time_zone(node: PlanNode, job: JobSettings) -> Section:
+    """Read the time zone of windows, which only a TIMESTAMP_LTZ depends on."""
+    if node.content["leftWindowing"]["timeAttributeType"].get("type") != "TIMESTAMP_WITH_LOCAL_TIME_ZONE":
+        return {}
+    zone = job.settings.get(TIME_ZONE) or (node.content.get("configuration") or {}).get(TIME_ZONE)
+    if zone in (None, _UNSET_TIME_ZONE):
+        origin = f"the job does not set {TIME_ZONE}, so it is the zone of Flink's machines: --conf {TIME_ZONE}=ZONE"
+        return {"time_zone": Setting(PLACEHOLDER, origin)}
+    return {"time_zone": Setting(zone, TIME_ZONE)}
+
+
+def _read_input(side: SideName, rows: PlanInput, job: JobSettings, *, is_event_time: bool) -> StreamInput:
+    settings: Section = {}
+    watermark = rows.watermark
+    if is_event_time and watermark:
+        settings["event_time"] = _read_event_time(watermark.time, watermark.node)
+        delay = format_duration(timedelta(milliseconds=watermark.delay_ms))
+        settings["watermark_delay"] = Setting(delay, watermark.node.title)
+        settings |= _read_idle_timeout(rows, job)
+    settings |= _read_filters(side, rows, has_watermark=is_event_time)
+    options = job.tables.get(rows.table, rows.options)
+    return StreamInput(rows.table, settings, str(options.get("connector", "")))
+
+
+def _read_event_time(time: Expression, node: PlanNode) -> Setting:
+    match time:
+        case Column(path=(name,), dtype=dtype):
+            return Setting(name, f"rowtime attribute, {dtype}")
+        case Call(name="TO_TIMESTAMP_LTZ", operands=(Column(path=(name,)), Literal(value=int(precision)))):
+            if unit := _EPOCH_UNITS.get(precision):
+                return Setting(
+                    {"column": name, "unit": unit}, f"rowtime attribute TO_TIMESTAMP_LTZ({name}, {precision})"
+                )
+        case Call(name="CAST", operands=(Column(path=(name,), dtype=dtype),), dtype=target):
+            if get_type_root(dtype) == get_type_root(target):
+                return Setting(name, f"rowtime attribute CAST({name} AS {target})")
+    return Setting(PLACEHOLDER, f"the job computes it ({node.title}): name a column that has the result")
+
+
+def _read_idle_timeout(rows: PlanInput, job: JobSettings) -> Section:
+    assert rows.watermark, "only for inputs with a watermark"
+    if rows.watermark.idle_ms:
+        span = timedelta(milliseconds=rows.watermark.idle_ms)
+        return {"idle_timeout": Setting(format_duration(span), rows.watermark.node.title)}
+    options = job.tables.get(rows.table, {})
+    settings = {
+        f"{_IDLE_OPTION} of {rows.table}": options.get(_IDLE_OPTION) if options.get("connector") == "kafka" else None
+    }
+    for name, value in (settings | {IDLE_TIMEOUT: job.settings.get(IDLE_TIMEOUT)}).items():
+        if value and (span := parse_flink_setting(name, value)) > timedelta():
+            return {"idle_timeout": Setting(format_duration(span), f"{name}: {value}")}
+    return {}
+
+
+def _read_filters(side: SideName, rows: PlanInput, *, has_watermark: bool) -> Section:
+    if not rows.filters:
+        return {}
+    positions = {rows_filter.is_before_watermark for rows_filter in rows.filters}
+    if len(positions) > 1 and has_watermark:
+        raise ImportRefusedError(
+            f"the {side} input is filtered both before and after its watermark, and a pipeline has one filter. Remove "
+            "one of them from the query."
+        )
+    conditions = [part for rows_filter in rows.filters for part in list_conjuncts(rows_filter.condition)]
+    node = rows.filters[-1].node
+    where = _write_condition(conditions, f"the filter of the {side} input ({node.title})")
+    settings: Section = {"where": Setting(where, node.title)}
+    if has_watermark and positions == {True}:
+        settings["filter"] = Setting("before_watermark", f"{node.title} is below the watermark")
+    return settings
+
+
+def _check_append_only(side: SideName, rows: PlanInput, job: JobSettings) -> None:
+    """Refuse a changelog, which the planner does not see with another connector."""
+    options = job.tables.get(rows.table, {})
+    formats = [value for name, value in options.items() if name == "format" or name.endswith(".format")]
+    if _CHANGELOG_CONNECTORS.fullmatch(options.get("connector", "")) or any(
+        value.startswith(_CHANGELOG_FORMATS) for value in formats
+    ):
+        raise ImportRefusedError(
+            f"the {side} input ({rows.table}) is a changelog with updates, which Flink's interval and window joins "
+            "refuse. Join an append-only table."
+        )
+
+
+def _list_job_omissions(
+    inputs: Mapping[SideName, PlanInput], job: JobSettings, *, is_interval: bool
+) -> Iterator[Omission]:
+    if not job.is_job_plan:
+        yield Omission("flink_version", "The planner is not the job's own. Pass --set flink_version=X.Y.")
+    if is_interval and CLEANUP not in job.settings:
+        yield Omission(
+            "join.min_cleanup_interval", f"A plan does not have it. If the job sets it, pass --conf {CLEANUP}=T."
+        )
+    if any(_lacks_idle_timeout(rows, job) for rows in inputs.values()):
+        yield Omission("idle_timeout", f"A plan does not have it. If the job sets it, pass --conf {IDLE_TIMEOUT}=T.")
+    for side, rows in inputs.items():
+        options = job.tables.get(rows.table, rows.options)
+        if _IDLE_OPTION in options and options.get("connector") != "kafka":
+            yield Omission(
+                f"{side}.idle_timeout",
+                f"Only some connectors apply {_IDLE_OPTION}. If this one does, pass --set {side}.idle_timeout=T.",
+            )
+        if rows.watermark and (rows.watermark.is_per_partition or options.get("connector") == "kafka"):
+            yield Omission(
+                f"{side}.partition",
+                f"The source has a watermark per partition. Pass --arrival kafka:COLUMN, or --set {side}.partition=C.",
+            )
+
+
+def _lacks_idle_timeout(rows: PlanInput, job: JobSettings) -> bool:
+    """Return True if the job may have an idle timeout that neither plan nor settings have."""
+    is_known = IDLE_TIMEOUT in job.settings or _IDLE_OPTION in job.tables.get(rows.table, rows.options)
+    return rows.watermark is not None and rows.watermark.idle_ms is None and not is_known
+
+
+def _get_sink_name(sink: PlanNode) -> str:
+    identifier = str(sink.content.get("dynamicTableSink", {}).get("table", {}).get("identifier", ""))
+    name = identifier.replace("`", "").rpartition(".")[2]
+    return "" if name.startswith("_query") else name

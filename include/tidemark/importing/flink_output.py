@@ -1,0 +1,123 @@
+"""Read what a compiled plan does with the rows of a join."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.errors import ImportRefusedError
+from tidemark.importing.draft import Omission, Section, Setting
+from tidemark.importing.expression_sql import to_sql
+from tidemark.importing.expressions import Expression, WindowColumn, list_conjuncts
+from tidemark.importing.flink_expressions import parse_expression
+from tidemark.importing.flink_plan import FlinkPlan, PlanNode
+
+_FIELD = re.compile(r"`((?:[^`]|``)+)` ")
+_PASSED = ("exchange", "sink", "drop-update-before", "sink-materializer")
+_WINDOW_COLUMNS = ("window_start", "window_end")
+
+
+@dataclass(frozen=True)
+class JoinOutput:
+    """Use of a join's rows."""
+
+    select: Section
+    """Output columns; empty for all."""
+    conditions: tuple[Expression, ...]
+    """Conditions after an inner join, which are equal to conditions of the join."""
+    omissions: tuple[Omission, ...]
+
+
+def read_output(plan: FlinkPlan, node: PlanNode, pair: Sequence[Expression], *, inner: bool) -> JoinOutput:
+    """Read the projection and the filter after a join, and list all other operators after it.
+
+    Args:
+        plan: The plan.
+        node: The join.
+        pair: Columns of both inputs.
+        inner: True if a filter after the join is equal to a condition of the join.
+    """
+    consumers = plan.list_consumers(node)
+    calcs = [consumer for consumer in consumers if consumer.kind == "calc"]
+    if len(consumers) != 1 or not calcs:
+        return JoinOutput({}, (), tuple(_list_operators(plan, node)))
+    [calc] = calcs
+    conditions: tuple[Expression, ...] = ()
+    omissions = list(_list_operators(plan, calc))
+    if condition := calc.content.get("condition"):
+        parsed = parse_expression(condition, pair)
+        if inner and _can_write(parsed):
+            conditions = tuple(list_conjuncts(parsed))
+        else:
+            omissions.insert(0, Omission("filter after the join", f"{calc.title}. Filter the emissions when reading."))
+    select, selected_omissions = _read_select(plan, calc, pair)
+    return JoinOutput(select, conditions, (*selected_omissions, *omissions))
+
+
+def _can_write(expression: Expression) -> bool:
+    try:
+        to_sql(expression)
+    except ImportRefusedError:
+        return False
+    return True
+
+
+def _list_operators(plan: FlinkPlan, node: PlanNode) -> Iterator[Omission]:
+    """Yield the operators after a node, whose results the pipeline does not have."""
+    for consumer in plan.list_consumers(node):
+        if consumer.kind not in _PASSED:
+            yield Omission("operator after the join", f"{consumer.title}. The pipeline ends with the join.")
+        yield from _list_operators(plan, consumer)
+
+
+def _read_select(plan: FlinkPlan, calc: PlanNode, pair: Sequence[Expression]) -> tuple[Section, list[Omission]]:
+    """Read the projection after a join; empty if a column cannot be written."""
+    names = _list_output_names(plan, calc)
+    select: Section = {}
+    omissions, is_complete = [], True
+    for name, node in zip(names, calc.content["projection"], strict=True):
+        expression = parse_expression(node, pair)
+        if isinstance(expression, WindowColumn) and expression.name in _WINDOW_COLUMNS:
+            omissions.append(Omission(f"output column {name}", f"The emissions have it as _{expression.name}."))
+            continue
+        try:
+            select[name] = Setting(to_sql(expression), f"output column {name}, node {calc.node_id}")
+        except ImportRefusedError as error:
+            is_complete = False
+            omissions.append(Omission(f"output column {name}", f"It {error} The emissions have all columns instead."))
+    return select if is_complete else {}, omissions
+
+
+def _list_output_names(plan: FlinkPlan, calc: PlanNode) -> list[str]:
+    """List the names of a projection; those of the sink if it follows."""
+    consumers = plan.list_consumers(calc)
+    if len(consumers) == 1 and consumers[0].kind == "sink":
+        table = consumers[0].content.get("dynamicTableSink", {}).get("table", {})
+        columns = ((table.get("resolvedTable") or {}).get("schema") or {}).get("columns") or []
+        names = [str(column["name"]) for column in columns if column.get("kind") in (None, "PHYSICAL")]
+        if len(names) == len(calc.content["projection"]):
+            return names
+    return list_field_names(calc.content["outputType"])
+
+
+def list_field_names(output_type: Any) -> list[str]:
+    """List the names of the fields of a row type.
+
+    >>> list_field_names("ROW<`id` BIGINT, `r` ROW<`x` INT>, `a b` VARCHAR(1)> NOT NULL")
+    ['id', 'r', 'a b']
+    """
+    if isinstance(output_type, dict):
+        return [str(field["name"]) for field in output_type["fields"]]
+    inner = output_type[output_type.index("<") + 1 : output_type.rindex(">")]
+    depth, names, position = 0, [], 0
+    while position < len(inner):
+        match = _FIELD.match(inner, position) if depth == 0 else None
+        if match:
+            names.append(match[1].replace("``", "`"))
+            position = match.end()
+            continue
+        depth += (inner[position] in "<(") - (inner[position] in ">)")
+        position += 1
+    return names

@@ -1,0 +1,119 @@
+"""Read the graph of a plan that Flink's COMPILE PLAN has written, and list its joins."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.errors import ImportRefusedError
+
+_TYPE = re.compile(r"(?:stream-exec-)?(.+?)(?:_\d+)?")
+_SUPPORTED = ("interval-join", "window-join")
+_MAX_DESCRIPTION = 110
+_UNSUPPORTED_JOINS = {
+    "join": "a regular join, which has no time bounds in Flink's plan and keeps all rows",
+    "multi-join": "a join of several inputs without time bounds",
+    "lookup-join": "a lookup join, which reads a table at the time of processing",
+    "temporal-join": "a temporal join, which reads the version of a table at a time",
+    "delta-join": "a delta join, which reads both tables by index",
+}
+
+
+@dataclass(frozen=True)
+class PlanNode:
+    """An operator of the plan."""
+
+    node_id: int
+    kind: str
+    """Type without prefix and version, such as `interval-join`."""
+    content: dict[str, Any]
+    input_ids: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        """Number and description, shortened."""
+        text = f"node {self.node_id}: {self.content.get('description') or self.kind}"
+        return text if len(text) <= _MAX_DESCRIPTION else f"{text[: _MAX_DESCRIPTION - 4]} ..."
+
+
+@dataclass(frozen=True)
+class FlinkPlan:
+    """A compiled plan."""
+
+    version: str
+    """Flink version without the patch level, such as 2.3."""
+    nodes: dict[int, PlanNode]
+
+    def get_inputs(self, node: PlanNode) -> list[PlanNode]:
+        """Return the nodes whose rows a node reads, in order."""
+        return [self.nodes[node_id] for node_id in node.input_ids]
+
+    def list_consumers(self, node: PlanNode) -> list[PlanNode]:
+        """List the nodes that read the rows of a node."""
+        return [consumer for consumer in self.nodes.values() if node.node_id in consumer.input_ids]
+
+    def list_joins(self) -> list[PlanNode]:
+        """List the interval and window joins, in the order of the plan."""
+        return [node for node in self.nodes.values() if node.kind in _SUPPORTED]
+
+    def find_sinks(self, node: PlanNode) -> Iterator[PlanNode]:
+        """Yield the sinks that a node's rows reach."""
+        if node.kind == "sink":
+            yield node
+        for consumer in self.list_consumers(node):
+            yield from self.find_sinks(consumer)
+
+    def explain_missing_join(self) -> str:
+        """Describe why the plan has no join to import."""
+        for node in self.nodes.values():
+            if node.kind in _UNSUPPORTED_JOINS:
+                return (
+                    f"the join of {node.title} is {_UNSUPPORTED_JOINS[node.kind]}. Compare the rowtime attributes of "
+                    "both inputs with constant bounds, or join equal windows."
+                )
+        return "the plan has no join. Give the plan of a query with an interval join or a window join."
+
+
+def parse_plan(text: str) -> FlinkPlan:
+    """Parse the JSON of a compiled plan.
+
+    Raises:
+        ImportRefusedError: The text is no compiled plan.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError:
+        raise ImportRefusedError(
+            "it is not JSON. Give the file that COMPILE PLAN 'FILE' FOR INSERT ... writes."
+        ) from None
+    return create_plan(content)
+
+
+def create_plan(content: Any) -> FlinkPlan:
+    """Create a plan from its parsed JSON.
+
+    Raises:
+        ImportRefusedError: The JSON is no compiled plan.
+    """
+    try:
+        sources: dict[int, list[int]] = {}
+        for edge in content["edges"]:
+            sources.setdefault(edge["target"], []).append(edge["source"])
+        nodes = [
+            PlanNode(node["id"], _get_kind(node["type"]), node, tuple(sources.get(node["id"], ())))
+            for node in content["nodes"]
+        ]
+        return FlinkPlan(str(content["flinkVersion"]), {node.node_id: node for node in nodes})
+    except (KeyError, TypeError, AttributeError):
+        raise ImportRefusedError(
+            "it is not a compiled plan: flinkVersion, nodes or edges are missing. Give the file that COMPILE PLAN "
+            "writes, not the output of EXPLAIN."
+        ) from None
+
+
+def _get_kind(text: str) -> str:
+    match = _TYPE.fullmatch(text)
+    return match[1] if match else text

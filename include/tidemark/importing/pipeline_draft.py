@@ -1,0 +1,177 @@
+"""Complete an imported join to a pipeline file, and check that it is valid."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from tidemark.config.loader import PLACEHOLDER, explain_validation_error
+from tidemark.config.pipeline import Pipeline
+from tidemark.config.sides import SIDES, SideName
+from tidemark.errors import ImportRefusedError
+from tidemark.importing.draft import Draft, Section, Setting, flatten
+from tidemark.importing.stream_join import StreamInput, StreamJoin
+
+DEFAULT_SLICE = "1 hour"
+_EVENT_TIME = "event-time"
+_COMMIT = "commit"
+_ARRIVAL_FORMS = f"--arrival COLUMN, {_COMMIT}, kafka:COLUMN or {_EVENT_TIME}"
+_EXAMPLES: dict[str, Any] = {
+    "slices.start": "2000-01-01T00:00Z",
+    "slices.every": DEFAULT_SLICE,
+    "time_zone": "UTC",
+}
+"""Values in place of open settings, to check the other settings."""
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What the user adds to a plan."""
+
+    name: str
+    """Name of the pipeline."""
+    left_table: str | None = None
+    right_table: str | None = None
+    arrival: str | None = None
+    start: str | None = None
+    every: str | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the pipeline file by dotted names."""
+
+
+def create_draft(join: StreamJoin, options: ImportOptions) -> Draft:
+    """Add to an imported join what no plan has: tables, arrival and slices.
+
+    Raises:
+        ImportRefusedError: The settings are not valid together.
+    """
+    tables = {"left": options.left_table, "right": options.right_table}
+    is_processing_time = "time" in join.join
+    settings: Section = {
+        "name": Setting(options.name, "--name, the job's output table or the file"),
+        "dialect": join.dialect,
+        **{name: entry for name, entry in join.top_level.items() if isinstance(entry, Setting)},
+        **{
+            side: _complete_input(side, join.inputs[side], tables[side], options, on_arrival=is_processing_time)
+            for side in SIDES
+        },
+        "join": deepcopy(join.join),
+        **{name: entry for name, entry in join.top_level.items() if not isinstance(entry, Setting)},
+        "slices": _create_slices(join, options),
+    }
+    if join.select:
+        settings["select"] = dict(join.select)
+    for name, value in options.overrides.items():
+        _override(settings, name, value)
+    draft = Draft(join.title, settings, [item for item in join.omissions if not _is_settled(item.subject, settings)])
+    _check(draft)
+    return draft
+
+
+def _is_settled(subject: str, settings: Section) -> bool:
+    """Return True if a setting that a plan lacks is in the file after all."""
+    names = dict(flatten(settings))
+    side = subject.partition(".")[0]
+    if subject == "idle_timeout":
+        return all(f"{side}.{subject}" in names for side in SIDES)
+    if subject.endswith(".partition") and f"{side}.arrival" in names:
+        return subject in names or isinstance(names[f"{side}.arrival"].value, dict)
+    return subject in names
+
+
+def to_pipeline_name(text: str) -> str:
+    """Return a valid pipeline name for a name of something else.
+
+    >>> to_pipeline_name("enriched orders.v2"), to_pipeline_name("2024")
+    ('enriched_orders_v2', 'p_2024')
+    """
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_") or "imported"
+    return name if name[0].isalpha() else f"p_{name}"
+
+
+def _complete_input(
+    side: SideName, source: StreamInput, table: str | None, options: ImportOptions, *, on_arrival: bool
+) -> Section:
+    settings: Section = {
+        "table": Setting(table, f"--{side}-table")
+        if table
+        else Setting(PLACEHOLDER, f"Delta table with the rows of {source.source}: --{side}-table")
+    }
+    if event_time := source.settings.get("event_time"):
+        settings["event_time"] = event_time
+    arrival = _create_arrival(options.arrival)
+    if on_arrival:
+        settings["event_time"] = Setting(_get_arrival_column(arrival), "the arrival: the only time on processing time")
+    if arrival:
+        settings["arrival"] = arrival
+    return settings | {name: entry for name, entry in source.settings.items() if name != "event_time"}
+
+
+def _create_arrival(text: str | None) -> Setting | None:
+    kind, _, rest = (text or "").partition(":")
+    match kind, rest:
+        case ("", _):
+            return Setting(PLACEHOLDER, f"the order in which rows arrived: {_ARRIVAL_FORMS}")
+        case ("kafka", column) if column:
+            return Setting({"kafka": column}, "--arrival")
+        case ("checkpoint", path) if path:
+            return Setting({"streaming_checkpoint": path}, "--arrival")
+    return None if text == _EVENT_TIME else Setting(text, "--arrival")
+
+
+def _get_arrival_column(arrival: Setting | None) -> Any:
+    match arrival:
+        case Setting(value={"kafka": column}):
+            return column
+        case Setting(value=str(column)) if column != _COMMIT:
+            return column
+    raise ImportRefusedError(
+        "the join is on processing time, whose only time is a column with each row's arrival. Pass --arrival COLUMN."
+    )
+
+
+def _create_slices(join: StreamJoin, options: ImportOptions) -> Section:
+    is_micro_batch = join.dialect.value == "spark" and not str(options.arrival).startswith("checkpoint:")
+    if options.every:
+        every = Setting(options.every, "--every")
+    elif is_micro_batch:
+        every = Setting(PLACEHOLDER, "time between two micro-batches of the query: --every")
+    else:
+        every = Setting(DEFAULT_SLICE, "default of --every; it does not change the rows")
+    if options.start:
+        start = Setting(options.start, "--start")
+    else:
+        start = Setting(PLACEHOLDER, "time from which the stream read: --start")
+    return {"every": every, "start": start}
+
+
+def _override(settings: Section, name: str, value: Any) -> None:
+    *parents, last = name.split(".")
+    section = settings
+    for parent in parents:
+        entry = section.setdefault(parent, {})
+        if isinstance(entry, Setting):
+            raise ImportRefusedError(f"--set {name}: {parent} has a value, not settings. Set {parent} as a whole.")
+        section = entry
+    section[last] = Setting(value, "--set")
+
+
+def _check(draft: Draft) -> None:
+    """Check that the file is valid once its open settings are filled in.
+
+    Raises:
+        ImportRefusedError: It is not.
+    """
+    settings = deepcopy(draft.settings)
+    for name, setting in list(flatten(settings)):
+        if setting.is_open:
+            _override(settings, name, _EXAMPLES.get(name, "example"))
+    try:
+        Pipeline.model_validate(Draft("", settings).get_content())
+    except ValidationError as error:
+        raise ImportRefusedError(f"the pipeline would be invalid. {explain_validation_error(error)}") from None

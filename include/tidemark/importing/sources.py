@@ -1,0 +1,109 @@
+"""Import a join from what a user names: a compiled plan, a script of Flink SQL, or a function that makes a query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from tidemark.errors import ImportRefusedError, UserError, prefix_errors
+from tidemark.importing.draft import Omission
+from tidemark.importing.flink_join import JobSettings, import_flink_join
+from tidemark.importing.flink_plan import FlinkPlan, PlanNode, parse_plan
+from tidemark.importing.flink_planner import compile_script
+from tidemark.importing.stream_join import StreamJoin
+
+_PLAN_SUFFIX, _SQL_SUFFIX = ".json", ".sql"
+_MAX_BYTES = 50_000_000
+
+
+def import_join(source: str, number: int | None, settings: Mapping[str, str]) -> StreamJoin:
+    """Import a join.
+
+    Args:
+        source: Path of a compiled plan (.json) or of a script of Flink SQL (.sql), or MODULE:FUNCTION of a Spark query.
+        number: Number of the join, from 1, in the order of the plan; None if it is the only one.
+        settings: Settings of the job, in addition to those of the plan or script.
+
+    Raises:
+        UserError: The source cannot be read.
+        ImportRefusedError: A pipeline cannot express the join.
+    """
+    if Path(source).suffix == _PLAN_SUFFIX:
+        return import_compiled_plan(Path(source), number, settings)
+    if Path(source).suffix == _SQL_SUFFIX:
+        return import_flink_sql(Path(source), number, settings)
+    raise UserError(
+        f"{source} is not something to import. Give a compiled plan (.json), a script (.sql) or MODULE:FUNCTION."
+    )
+
+
+def get_source_name(source: str) -> str:
+    """Return the name of a source: of the file, or of the function."""
+    return Path(source).stem if Path(source).suffix in (_PLAN_SUFFIX, _SQL_SUFFIX) else source.rpartition(":")[2]
+
+
+def import_compiled_plan(path: Path, number: int | None, settings: Mapping[str, str]) -> StreamJoin:
+    """Import a join of the file that COMPILE PLAN has written.
+
+    Args:
+        path: The JSON file.
+        number: Number of the join, from 1, in the order of the plan; None if it is the only one.
+        settings: Flink settings of the job.
+
+    Raises:
+        UserError: The file cannot be read.
+        ImportRefusedError: A pipeline cannot express the join.
+    """
+    with prefix_errors(str(path)):
+        plan = parse_plan(_read_text(path))
+        node = choose_join([(plan, node) for node in plan.list_joins()], [plan], number)[1]
+        return import_flink_join(plan, node, JobSettings(settings, {}, is_job_plan=True))
+
+
+def import_flink_sql(path: Path, number: int | None, settings: Mapping[str, str]) -> StreamJoin:
+    """Import a join of a script with tables and queries, as Flink's planner compiles it.
+
+    Args:
+        path: The script.
+        number: Number of the join, from 1, in the order of the queries; None if it is the only one.
+        settings: Flink settings of the job, in addition to SET statements.
+
+    Raises:
+        UserError: The file cannot be read, or Flink is not installed.
+        ImportRefusedError: Flink refuses the script, or a pipeline cannot express the join.
+    """
+    with prefix_errors(str(path)):
+        script = compile_script(_read_text(path), settings)
+        joins = [(plan, node) for plan in script.plans for node in plan.list_joins()]
+        plan, node = choose_join(joins, script.plans, number)
+        join = import_flink_join(plan, node, JobSettings(script.settings, script.tables, is_job_plan=False))
+    ignored = tuple(Omission("statement", f"{text} ... has no effect on a plan.") for text in script.ignored)
+    return replace(join, omissions=(*join.omissions, *ignored))
+
+
+def choose_join(
+    joins: list[tuple[FlinkPlan, PlanNode]], plans: list[FlinkPlan], number: int | None
+) -> tuple[FlinkPlan, PlanNode]:
+    """Choose a join by its number.
+
+    Raises:
+        ImportRefusedError: There is none, or the number does not choose one.
+    """
+    if not joins:
+        raise ImportRefusedError(plans[0].explain_missing_join() if plans else "there is no query. Add an INSERT.")
+    if number is None and len(joins) == 1:
+        return joins[0]
+    if number is None or not 1 <= number <= len(joins):
+        names = "; ".join(f"{n}: {node.title}" for n, (_, node) in enumerate(joins, 1))
+        raise ImportRefusedError(f"there are {len(joins)} joins. Choose with --join N: {names}")
+    return joins[number - 1]
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise UserError(f"{path} has more than {_MAX_BYTES:,} bytes. Give the plan of one query.")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}. Check the path.") from None

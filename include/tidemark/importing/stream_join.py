@@ -1,0 +1,38 @@
+"""Model a streaming join that a plan describes, before a user adds what no plan has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidemark.config.sides import SideName
+from tidemark.importing.draft import Omission, Section, Setting
+
+
+@dataclass(frozen=True)
+class StreamInput:
+    """One input of a streaming join."""
+
+    source: str
+    """Name of the table in the job."""
+    settings: Section
+    """Settings of the input that the plan has: event_time, watermark_delay, where and so on."""
+    connector: str = ""
+    """Kind of source, such as kafka; empty if unknown."""
+
+
+@dataclass(frozen=True)
+class StreamJoin:
+    """A streaming join, as settings with their origins."""
+
+    title: str
+    """The join in one line, for the head of the file."""
+    name: str
+    """Name that the job gives to the result; empty without one."""
+    dialect: Setting
+    inputs: dict[SideName, StreamInput]
+    join: Section
+    top_level: Section = field(default_factory=dict)
+    """Further settings of the pipeline, such as flink_version and time_zone."""
+    select: Section = field(default_factory=dict)
+    """Output columns; empty for all."""
+    omissions: tuple[Omission, ...] = ()
