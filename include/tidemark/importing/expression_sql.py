@@ -18,6 +18,7 @@ _EXACT = (*_INTEGERS, "DECIMAL")
 _TEXT = ("CHAR", "VARCHAR", "STRING")
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _POSTFIX = ("IS NULL", "IS NOT NULL", "IS TRUE", "IS NOT TRUE", "IS FALSE", "IS NOT FALSE")
+_NULL_TYPES = {name: name for name in (*_INTEGERS, "BOOLEAN", "DOUBLE")} | {"INTEGER": "INT", "VARCHAR": "STRING"}
 _FUNCTIONS = {"CHAR_LENGTH": "char_length", "COALESCE": "coalesce", "LOWER": "lower", "UPPER": "upper"}
 _EPOCH_FUNCTIONS = {0: "timestamp_seconds", 3: "timestamp_millis"}
 
@@ -134,6 +135,8 @@ def _get_length(dtype: str) -> int:
 
 def _write_literal(value: Any, dtype: str) -> str:
     root = get_type_root(dtype)
+    if value is None and root in _NULL_TYPES:
+        return f"CAST(NULL AS {_NULL_TYPES[root]})"
     if isinstance(value, bool):
         return str(value).lower()
     if root in _TEXT and isinstance(value, str):

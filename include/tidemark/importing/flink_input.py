@@ -85,7 +85,7 @@ def trace_input(plan: FlinkPlan, node: PlanNode, side: SideName) -> PlanInput:
     if node.kind in _RESULTS or len(node.input_ids) != 1 or node.kind not in _STEPS:
         what = _RESULTS.get(node.kind, "an aggregate" if "aggregate" in node.kind else "the result of an operator")
         raise ImportRefusedError(
-            f"the {side} input of the join is {what} ({node.title}), not the rows of a table. Write its result to a "
+            f"the {side} input of the join is {what} ({node.label}), not the rows of a table. Write its result to a "
             "table, and join that."
         )
     [source] = plan.get_inputs(node)
@@ -128,6 +128,9 @@ def _apply_ability(
         case {"type": "WatermarkPushDown", "watermarkExpr": expression}:
             idle_ms = _get_source_idle_timeout(ability)
             time, delay_ms = _split_watermark(parse_expression(expression, rows.columns), rows.source, side)
+            rowtime = ability.get("rowtimeExpr")
+            if rowtime and parse_expression(rowtime, rows.columns) != time:
+                raise ImportRefusedError(_describe_other_watermark(rows.source, side))
             watermark = Watermark(time, delay_ms, rows.source, idle_ms, is_per_partition=True)
             return replace(rows, watermark=watermark)
         case {"type": "SourceWatermark"}:
@@ -161,20 +164,21 @@ def _split_watermark(expression: Expression, node: PlanNode, side: SideName) -> 
         case Call(name="+", operands=(time, Interval(ms=ms))) if ms <= 0:
             return time, -ms
         case Call(name="-" | "+"):
-            raise ImportRefusedError(
-                f"the watermark of the {side} input ({node.title}) is not the event time minus a constant. Record "
-                "CURRENT_WATERMARK for each row, and write the pipeline file with recorded_watermark."
-            )
+            raise ImportRefusedError(_describe_other_watermark(node, side))
     return expression, 0
+
+
+def _describe_other_watermark(node: PlanNode, side: SideName) -> str:
+    return (
+        f"the watermark of the {side} input ({node.label}) is not the event time minus a constant. Record "
+        "CURRENT_WATERMARK for each row, and write the pipeline file with recorded_watermark."
+    )
 
 
 def _add_watermark(node: PlanNode, rows: PlanInput, side: SideName) -> PlanInput:
     time, delay_ms = _split_watermark(parse_expression(node.content["watermarkExpr"], rows.columns), node, side)
     if time != rows.columns[node.content["rowtimeFieldIndex"]]:
-        raise ImportRefusedError(
-            f"the watermark of the {side} input ({node.title}) does not follow its event time. Record "
-            "CURRENT_WATERMARK for each row, and write the pipeline file with recorded_watermark."
-        )
+        raise ImportRefusedError(_describe_other_watermark(node, side))
     filters = tuple(replace(rows_filter, is_before_watermark=True) for rows_filter in rows.filters)
     return replace(rows, watermark=Watermark(time, delay_ms, node), filters=filters)
 
@@ -184,7 +188,7 @@ def _apply_calc(node: PlanNode, rows: PlanInput, side: SideName) -> PlanInput:
     if condition := node.content.get("condition"):
         if rows.window and "session" in str(rows.window.get("type")).lower():
             raise ImportRefusedError(
-                f"the {side} input is filtered after its sessions are made ({node.title}), and a pipeline filters "
+                f"the {side} input is filtered after its sessions are made ({node.label}), and a pipeline filters "
                 "before. Move the filter below the window function."
             )
         parsed = parse_expression(condition, rows.columns)
@@ -197,7 +201,7 @@ def _add_window(node: PlanNode, rows: PlanInput, side: SideName) -> PlanInput:
     windowing = node.content["windowing"]
     if rows.window or windowing.get("strategy") != "TimeAttribute":
         raise ImportRefusedError(
-            f"the {side} input has a window function over another one ({node.title}). Apply one to the table's rows."
+            f"the {side} input has a window function over another one ({node.label}). Apply one to the table's rows."
         )
     time = rows.columns[windowing["timeAttributeIndex"]]
     added = tuple(WindowColumn(name) for name in _WINDOW_COLUMNS)

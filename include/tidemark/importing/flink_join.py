@@ -66,7 +66,7 @@ def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> Stre
         **(_read_interval(node, inputs, job) if is_interval else _read_windows(node, spec, inputs)),
     }
     if conditions:
-        with_reason = _write_condition(conditions, f"the condition of the join ({node.title})")
+        with_reason = _write_condition(conditions, f"the condition of the join ({node.label})")
         join["condition"] = Setting(with_reason, "nonEquiCondition")
     is_event_time = not is_interval or node.content["intervalJoinSpec"]["windowBounds"]["isEventTime"]
     top_level: Section = {}
@@ -76,7 +76,7 @@ def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> Stre
         top_level |= _read_time_zone(node, job)
     sinks = [sink for sink in map(_get_sink_name, plan.find_sinks(node)) if sink]
     return StreamJoin(
-        title=node.title,
+        title=f"{node.label}: {inputs['left'].table} with {inputs['right'].table}",
         name=sinks[0] if sinks else "",
         dialect=Setting("flink-sql", "the plan is of Flink SQL"),
         inputs={side: _read_input(side, rows, job, is_event_time=is_event_time) for side, rows in inputs.items()},
@@ -172,7 +172,7 @@ def _check_event_time(side: SideName, rows: PlanInput, time: Expression | None) 
         )
     if time != rows.watermark.time:
         raise ImportRefusedError(
-            f"the time of the {side} input in the join is not the time of its watermark ({rows.watermark.node.title}). "
+            f"the time of the {side} input in the join is not the time of its watermark ({rows.watermark.node.label}). "
             "Join on the rowtime attribute of the table."
         )
 
@@ -183,7 +183,7 @@ def _read_windows(node: PlanNode, spec: Mapping[str, Any], inputs: Mapping[SideN
         windowing = node.content[f"{side}Windowing"]
         if rows.window is None or windowing.get("strategy") != "WindowAttached":
             raise ImportRefusedError(
-                f"the windows of the {side} input are not those of a window function over {rows.table} ({node.title}). "
+                f"the windows of the {side} input are not those of a window function over {rows.table} ({node.label}). "
                 "Apply TUMBLE, HOP, CUMULATE or SESSION to the table."
             )
         _check_event_time(side, rows, rows.window_time)
@@ -198,7 +198,7 @@ def _check_session_keys(side: SideName, rows: PlanInput, keys: list[Expression])
         return
     if set(rows.session_keys) != set(keys):
         raise ImportRefusedError(
-            f"the sessions of the {side} input are not per key of the join ({rows.window_node.title}). Partition them "
+            f"the sessions of the {side} input are not per key of the join ({rows.window_node.label}). Partition them "
             "by the keys."
         )
 
@@ -244,8 +244,9 @@ def _read_time_zone(node: PlanNode, job: JobSettings) -> Section:
     """Read the time zone of windows, which only a TIMESTAMP_LTZ depends on."""
     if node.content["leftWindowing"]["timeAttributeType"].get("type") != "TIMESTAMP_WITH_LOCAL_TIME_ZONE":
         return {}
-    zone = job.settings.get(TIME_ZONE) or (node.content.get("configuration") or {}).get(TIME_ZONE)
-    if zone in (None, _UNSET_TIME_ZONE):
+    zone = (node.content.get("configuration") or {}).get(TIME_ZONE)
+    zone = job.settings.get(TIME_ZONE) if zone in (None, _UNSET_TIME_ZONE) else zone
+    if zone is None:
         origin = f"the job does not set {TIME_ZONE}, so it is the zone of Flink's machines: --conf {TIME_ZONE}=ZONE"
         return {"time_zone": Setting(PLACEHOLDER, origin)}
     return {"time_zone": Setting(zone, TIME_ZONE)}
@@ -276,7 +277,7 @@ def _read_event_time(time: Expression, node: PlanNode) -> Setting:
         case Call(name="CAST", operands=(Column(path=(name,), dtype=dtype),), dtype=target):
             if get_type_root(dtype) == get_type_root(target):
                 return Setting(name, f"rowtime attribute CAST({name} AS {target})")
-    return Setting(PLACEHOLDER, f"the job computes it ({node.title}): name a column that has the result")
+    return Setting(PLACEHOLDER, f"the job computes it ({node.label}): name a column that has the result")
 
 
 def _read_idle_timeout(rows: PlanInput, job: JobSettings) -> Section:
@@ -305,7 +306,7 @@ def _read_filters(side: SideName, rows: PlanInput, *, has_watermark: bool) -> Se
         )
     conditions = [part for rows_filter in rows.filters for part in list_conjuncts(rows_filter.condition)]
     node = rows.filters[-1].node
-    where = _write_condition(conditions, f"the filter of the {side} input ({node.title})")
+    where = _write_condition(conditions, f"the filter of the {side} input ({node.label})")
     settings: Section = {"where": Setting(where, node.title)}
     if has_watermark and positions == {True}:
         settings["filter"] = Setting("before_watermark", f"{node.title} is below the watermark")

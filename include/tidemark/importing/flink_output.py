@@ -10,12 +10,13 @@ from typing import Any
 from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Omission, Section, Setting
 from tidemark.importing.expression_sql import to_sql
-from tidemark.importing.expressions import Expression, WindowColumn, list_conjuncts
+from tidemark.importing.expressions import Call, Expression, WindowColumn, list_conjuncts
 from tidemark.importing.flink_expressions import parse_expression
 from tidemark.importing.flink_plan import FlinkPlan, PlanNode
 
 _FIELD = re.compile(r"`((?:[^`]|``)+)` ")
-_PASSED = ("exchange", "sink", "drop-update-before", "sink-materializer")
+_PASSED = ("calc", "exchange", "sink", "drop-update-before", "sink-materializer")
+"""Operators whose results do not differ from a table of the emissions, or that follow another operator."""
 _WINDOW_COLUMNS = ("window_start", "window_end")
 
 
@@ -68,7 +69,7 @@ def _list_operators(plan: FlinkPlan, node: PlanNode) -> Iterator[Omission]:
     """Yield the operators after a node, whose results the pipeline does not have."""
     for consumer in plan.list_consumers(node):
         if consumer.kind not in _PASSED:
-            yield Omission("operator after the join", f"{consumer.title}. The pipeline ends with the join.")
+            yield Omission("operator after the join", f"The pipeline ends with the join, before {consumer.title}")
         yield from _list_operators(plan, consumer)
 
 
@@ -76,18 +77,28 @@ def _read_select(plan: FlinkPlan, calc: PlanNode, pair: Sequence[Expression]) ->
     """Read the projection after a join; empty if a column cannot be written."""
     names = _list_output_names(plan, calc)
     select: Section = {}
-    omissions, is_complete = [], True
+    omissions, refused = [], []
     for name, node in zip(names, calc.content["projection"], strict=True):
-        expression = parse_expression(node, pair)
+        expression = _strip_cast(parse_expression(node, pair))
         if isinstance(expression, WindowColumn) and expression.name in _WINDOW_COLUMNS:
             omissions.append(Omission(f"output column {name}", f"The emissions have it as _{expression.name}."))
             continue
         try:
             select[name] = Setting(to_sql(expression), f"output column {name}, node {calc.node_id}")
         except ImportRefusedError as error:
-            is_complete = False
-            omissions.append(Omission(f"output column {name}", f"It {error} The emissions have all columns instead."))
-    return select if is_complete else {}, omissions
+            refused.append(Omission(f"output column {name}", f"It {error}"))
+    if refused:
+        refused.append(Omission("select", "The emissions have all columns, because some cannot be written."))
+        select = {}
+    return select, [*omissions, *refused]
+
+
+def _strip_cast(expression: Expression) -> Expression:
+    """Return the window column that is cast, or the expression itself."""
+    match expression:
+        case Call(name="CAST", operands=(WindowColumn() as column,)):
+            return column
+    return expression
 
 
 def _list_output_names(plan: FlinkPlan, calc: PlanNode) -> list[str]:

@@ -33,6 +33,13 @@ class PlanNode:
     input_ids: tuple[int, ...]
 
     @property
+    def label(self) -> str:
+        """Name of the operator, join type and number."""
+        spec = self.content.get("joinSpec") or (self.content.get("intervalJoinSpec") or {}).get("joinSpec") or {}
+        join_type = f"{str(spec['joinType']).lower()} " if "joinType" in spec else ""
+        return f"{join_type}{self.kind.replace('-', ' ')}, node {self.node_id}"
+
+    @property
     def title(self) -> str:
         """Number and description, shortened."""
         text = f"node {self.node_id}: {self.content.get('description') or self.kind}"
@@ -71,7 +78,7 @@ class FlinkPlan:
         for node in self.nodes.values():
             if node.kind in _UNSUPPORTED_JOINS:
                 return (
-                    f"the join of {node.title} is {_UNSUPPORTED_JOINS[node.kind]}. Compare the rowtime attributes of "
+                    f"the {node.label}, is {_UNSUPPORTED_JOINS[node.kind]}. Compare the rowtime attributes of "
                     "both inputs with constant bounds, or join equal windows."
                 )
         return "the plan has no join. Give the plan of a query with an interval join or a window join."

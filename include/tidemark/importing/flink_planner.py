@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidemark.errors import FaultError, ImportRefusedError, UserError
 from tidemark.formatting import to_single_line
@@ -26,8 +27,8 @@ class CompiledScript:
     """Plans of a script's queries, and what the script sets."""
 
     plans: list[FlinkPlan]
-    settings: dict[str, str]
-    """Flink settings: those given, and those of SET statements."""
+    settings: list[dict[str, str]]
+    """Flink settings of each plan: those given, and those of the SET statements before its query."""
     tables: dict[str, dict[str, str]]
     """Options of the tables that the script creates, by name."""
     ignored: list[str]
@@ -42,20 +43,31 @@ def compile_script(script: str, settings: Mapping[str, str]) -> CompiledScript:
         ImportRefusedError: Flink refuses the script.
         FaultError: Flink's process failed.
     """
+    answer = ask_planner(script, settings)
+    if "error" in answer:
+        reason = to_single_line(answer["error"].strip().partition("\n")[0])
+        raise ImportRefusedError(f"Flink refuses the script: {reason}")
+    plans = [create_plan(query["plan"]) for query in answer["plans"]]
+    return CompiledScript(plans, [query["settings"] for query in answer["plans"]], answer["tables"], answer["ignored"])
+
+
+def ask_planner(script: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the answer of the planner's process, as `flink_planner_process` describes it.
+
+    Raises:
+        UserError: Flink is not installed.
+        FaultError: Flink's process failed.
+    """
     python = find_flink_python()
     request = {"statements": split_statements(script), "settings": dict(settings)}
     with tempfile.TemporaryDirectory() as name:
         request_file, answer_file = Path(name, "request.json"), Path(name, "answer.json")
         request_file.write_text(json.dumps(request), encoding="utf-8")
-        command = [python, str(_get_script()), str(request_file), str(answer_file)]
-        output = _run(command)
+        output = _run([python, str(_get_script()), str(request_file), str(answer_file)])
         if not answer_file.exists():
             raise FaultError(f"Flink's planner ended without an answer: {to_single_line(output[-500:])}")
-        answer = json.loads(answer_file.read_text(encoding="utf-8"))
-    if "error" in answer:
-        raise ImportRefusedError(f"Flink refuses the script: {to_single_line(answer['error'])}")
-    plans = [create_plan(plan) for plan in answer["plans"]]
-    return CompiledScript(plans, answer["settings"], answer["tables"], answer["ignored"])
+        answer: dict[str, Any] = json.loads(answer_file.read_text(encoding="utf-8"))
+        return answer
 
 
 def find_flink_python() -> str:

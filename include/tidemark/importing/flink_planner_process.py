@@ -1,7 +1,7 @@
 """Compile Flink SQL to plans, in the virtual environment of Flink; started by `importing.flink_planner`.
 
 Usage: python flink_planner_process.py REQUEST ANSWER. The request is a JSON object of `statements` and `settings`. The
-answer has `plans`, `tables` (options of each table by name), `settings` and `ignored` statements, or `error`.
+answer has `plans` (each a `plan` with its `settings`), `tables` (options by name) and `ignored` statements, or `error`.
 """
 
 import json
@@ -40,12 +40,7 @@ class Script:
             self._run_statement(statement)
         if not self.plans and self.last_view:
             self._compile_query(f"TABLE {self.last_view}")
-        return {
-            "plans": self.plans,
-            "tables": self.tables,
-            "settings": self.settings,
-            "ignored": self.ignored,
-        }
+        return {"plans": self.plans, "tables": self.tables, "ignored": self.ignored}
 
     def _run_statement(self, statement: str) -> None:
         [operation] = self.internal.getParser().parse(statement)
@@ -110,7 +105,8 @@ class Script:
         self._compile(f"INSERT INTO {sink} SELECT {', '.join(values)} FROM (\n{body}\n)")  # noqa: S608 - the user's own
 
     def _compile(self, insert: str) -> None:
-        self.plans.append(json.loads(self.environment.compile_plan_sql(insert).as_json_string()))
+        plan = json.loads(self.environment.compile_plan_sql(insert).as_json_string())
+        self.plans.append({"plan": plan, "settings": dict(self.settings)})
 
 
 def _replace(catalogs: Any, identifier: Any, table: Any) -> None:

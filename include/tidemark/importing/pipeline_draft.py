@@ -174,4 +174,4 @@ def _check(draft: Draft) -> None:
     try:
         Pipeline.model_validate(Draft("", settings).get_content())
     except ValidationError as error:
-        raise ImportRefusedError(f"the pipeline would be invalid. {explain_validation_error(error)}") from None
+        raise ImportRefusedError(f"the pipeline file would not be valid: {explain_validation_error(error)}") from None

@@ -33,9 +33,7 @@ def import_join(source: str, number: int | None, settings: Mapping[str, str]) ->
         return import_compiled_plan(Path(source), number, settings)
     if Path(source).suffix == _SQL_SUFFIX:
         return import_flink_sql(Path(source), number, settings)
-    raise UserError(
-        f"{source} is not something to import. Give a compiled plan (.json), a script (.sql) or MODULE:FUNCTION."
-    )
+    raise UserError(f"{source} cannot be imported. Give a compiled plan (.json), a script (.sql) or MODULE:FUNCTION.")
 
 
 def get_source_name(source: str) -> str:
@@ -77,7 +75,8 @@ def import_flink_sql(path: Path, number: int | None, settings: Mapping[str, str]
         script = compile_script(_read_text(path), settings)
         joins = [(plan, node) for plan in script.plans for node in plan.list_joins()]
         plan, node = choose_join(joins, script.plans, number)
-        join = import_flink_join(plan, node, JobSettings(script.settings, script.tables, is_job_plan=False))
+        plan_settings = {**settings, **script.settings[script.plans.index(plan)]}
+        join = import_flink_join(plan, node, JobSettings(plan_settings, script.tables, is_job_plan=False))
     ignored = tuple(Omission("statement", f"{text} ... has no effect on a plan.") for text in script.ignored)
     return replace(join, omissions=(*join.omissions, *ignored))
 
@@ -95,7 +94,7 @@ def choose_join(
     if number is None and len(joins) == 1:
         return joins[0]
     if number is None or not 1 <= number <= len(joins):
-        names = "; ".join(f"{n}: {node.title}" for n, (_, node) in enumerate(joins, 1))
+        names = "; ".join(f"{n}: {node.label}" for n, (_, node) in enumerate(joins, 1))
         raise ImportRefusedError(f"there are {len(joins)} joins. Choose with --join N: {names}")
     return joins[number - 1]
 

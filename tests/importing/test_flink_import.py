@@ -1,0 +1,429 @@
+"""Import joins of Flink SQL from plans that Flink's planner has compiled, without Flink and without a JVM."""
+
+import copy
+import json
+from datetime import timedelta
+
+import pytest
+import yaml
+
+from tests.importing.recorded_planner import SCRIPTS, list_scripts, read_answers, write_reference_script
+from tests.importing.reference_pipelines import PIPELINES
+from tidemark.cli.app import main
+from tidemark.config import load_pipeline
+from tidemark.errors import ImportRefusedError, PipelineFileError
+from tidemark.importing import flink_planner
+from tidemark.importing.flink_join import CLEANUP, IDLE_TIMEOUT, TIME_ZONE
+from tidemark.importing.flink_plan import create_plan
+
+ANSWERS = read_answers()
+FILLED = ["--left-table", "l", "--right-table", "r", "--arrival", "received_at", "--start", "2024-01-01T00:00Z"]
+"""Options for everything that no plan has."""
+
+
+@pytest.fixture(autouse=True)
+def recorded_answers(monkeypatch, tmp_path):
+    """Return recorded answers instead of starting Flink, and work in a temporary folder."""
+    by_script = {record.script: record.answer for record in ANSWERS.values()}
+    monkeypatch.setattr(flink_planner, "ask_planner", lambda script, settings: by_script[script])
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def import_script(tmp_path):
+    """Return a function that imports a join of a script with the command, and loads the written file."""
+
+    def run(name, *options, script=None):
+        (tmp_path / f"{name}.sql").write_text(script or SCRIPTS[name])
+        arguments = ["import", f"{name}.sql", "--output", f"{name}.yaml", *FILLED, *options]
+        assert main(arguments) == 0
+        return load_pipeline(tmp_path / f"{name}.yaml")
+
+    return run
+
+
+@pytest.fixture
+def import_plan(tmp_path):
+    """Return a function that imports the plan of a script's query with the command, and returns the exit code."""
+
+    def run(plan, *options, output="p.yaml"):
+        (tmp_path / "plan.json").write_text(json.dumps(plan))
+        return main(["import", "plan.json", "--output", output, *options])
+
+    return run
+
+
+def get_plan(name, number=0):
+    return copy.deepcopy(ANSWERS[name].answer["plans"][number]["plan"])
+
+
+def test_recorded_scripts_are_those_of_the_tests():
+    assert {name: record.script for name, record in ANSWERS.items()} == list_scripts()
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_import_of_a_reference_job_gives_the_join_of_its_pipeline(name, import_script):
+    expected = PIPELINES[name]
+
+    pipeline = import_script(name, "--arrival", "event-time", script=write_reference_script(expected))
+
+    assert pipeline.dialect == expected.dialect
+    assert pipeline.time_zone == expected.time_zone
+    assert (pipeline.left.where, pipeline.right.where) == ("side = 'left'", "side = 'right'")
+    assert pipeline.join.type == expected.join.type
+    assert [(pair.left, pair.right) for pair in pipeline.join.keys] == [("key_0", "key_0"), ("key_1", "key_1")]
+    assert pipeline.join.window == expected.join.window
+    assert pipeline.join.min_cleanup_interval == expected.join.min_cleanup_interval
+    if expected.join.interval:
+        assert pipeline.join.interval.to_closed(1000) == expected.join.interval.to_closed(1000)
+
+
+def test_import_of_an_interval_join_takes_over_all_of_the_plan(import_script):
+    pipeline = import_script("orders", "--set", "flink_version='2.2'", "--every", "1 day")
+
+    settings = pipeline.model_dump(mode="json", exclude_defaults=True)
+    assert settings == {
+        "name": "shipped_orders",
+        "dialect": "flink-sql",
+        "flink_version": "2.2",
+        "output": "shipped_orders",
+        "left": {
+            "table": "l",
+            "event_time": {"column": "order_ts"},
+            "arrival": {"column": "received_at"},
+            "watermark_delay": "10 seconds",
+            "idle_timeout": "20 seconds",
+            "where": r"customer IN ('a', 'c\\d', 'it\'s')",
+        },
+        "right": {
+            "table": "r",
+            "event_time": {"column": "ship_ts"},
+            "arrival": {"column": "received_at"},
+            "watermark_delay": "5 minutes",
+            "idle_timeout": "30 seconds",
+            "where": "id <> 7",
+        },
+        "join": {
+            "type": "left",
+            "keys": [{"left": "order_id", "right": "order_id"}, {"left": "customer", "right": "client"}],
+            "interval": {"lower": "-59 minutes 59 seconds 999 ms", "upper": "4 hours"},
+            "condition": "left_amount > 10",
+            "min_cleanup_interval": "5 minutes",
+        },
+        "slices": {"every": "1 day", "start": "2024-01-01T00:00Z"},
+        "select": {
+            "order_id": "left_order_id",
+            "customer": "left_customer",
+            "shipment": "right_id",
+            "ship_ts": "right_ship_ts",
+        },
+    }
+
+
+BERLIN = {"time_zone": "Europe/Berlin"}
+
+
+@pytest.mark.parametrize(
+    ("number", "join", "top_level"),
+    [
+        (
+            1,
+            {
+                "type": "full",
+                "window": {"tumbling": "1 hour", "offset": "10 minutes"},
+                "condition": "right_v > left_id",
+            },
+            {"time_zone": "America/New_York"},
+        ),
+        (2, {"type": "anti", "window": {"sliding": {"size": "1 hour", "slide": "10 minutes"}}}, BERLIN),
+        (3, {"type": "right", "window": {"cumulate": {"size": "1 day", "step": "10 minutes"}}}, BERLIN),
+        (4, {"type": "semi", "window": {"tumbling": "1 minute 30 seconds", "offset": "-10 seconds"}}, {}),
+        (5, {"window": {"session": {"gap": "10 minutes"}}}, BERLIN),
+    ],
+)
+def test_import_of_a_window_join_takes_over_windows_and_their_time_zone(number, join, top_level, import_script):
+    pipeline = import_script("windows", "--join", str(number), "--conf", f"{TIME_ZONE}=America/New_York")
+
+    settings = pipeline.model_dump(mode="json", exclude_defaults=True)
+    keys = {"keys": [{"left": "k", "right": "k"}]}
+    assert settings["join"] == keys | join
+    assert {name: settings[name] for name in ("time_zone",) if name in settings} == top_level
+
+
+def test_import_without_time_zone_leaves_it_open(import_script):
+    with pytest.raises(PipelineFileError, match="time_zone: still TODO"):
+        import_script("windows", "--join", "1")
+
+
+def test_import_reads_epoch_columns_as_event_time(import_script):
+    pipeline = import_script("windows", "--join", "2")
+
+    assert (pipeline.left.event_time.column, pipeline.left.event_time.unit) == ("ms", "ms")
+    assert (pipeline.right.event_time.column, pipeline.right.event_time.unit) == ("ts", None)
+    assert pipeline.right.where == "v > 3"
+
+
+def test_import_of_processing_time_uses_the_arrival(import_script):
+    pipeline = import_script("processing_time")
+
+    assert pipeline.join.time == "processing"
+    assert pipeline.left.event_time == pipeline.left.arrival
+    assert pipeline.left.watermark_delay is None
+    assert pipeline.join.interval.to_closed(1000) == (-5000, 10_000)
+    assert pipeline.join.keys[0].left == "lower(email)"
+
+
+def test_import_translates_conditions_and_struct_fields(import_script):
+    pipeline = import_script("filters", "--join", "1")
+
+    assert pipeline.left.where == (
+        "((n > 3) OR (f < 1.5E0) OR ok) AND k LIKE 'x%' AND (n < 5 OR n > 7) AND upper(k) <> 'X' AND `a b` IS NOT NULL"
+    )
+    assert pipeline.right.where == "d >= 1.25 AND upper(k) <> 'X' AND k LIKE 'x%'"
+    assert pipeline.right.watermark_delay == timedelta(seconds=1.5)
+    assert pipeline.join.condition == "left_n < right_d"
+    assert [(pair.left, pair.right) for pair in pipeline.join.keys] == [("customer.id", "id"), ("k", "k")]
+
+
+@pytest.mark.parametrize(
+    ("number", "omitted"),
+    [("1", "operator after the join: The pipeline ends with the join, before node"), ("2", "filter after the join: ")],
+)
+def test_import_lists_what_follows_the_join(number, omitted, import_script, tmp_path, capsys):
+    import_script("filters", "--join", number)
+
+    assert f"- {omitted}" in capsys.readouterr().out
+    assert f"# - {omitted}" in (tmp_path / "filters.yaml").read_text()
+
+
+REASONS = {
+    1: "IS NOT DISTINCT FROM",
+    3: "the left input of the join is another join (inner interval join, node 16)",
+    4: "has no equal keys",
+    5: "calls /, which may differ in Spark SQL",
+    6: "the left input of the join is an aggregate",
+    7: "is not the event time minus a constant",
+    8: "the left input of the join is a union of tables",
+    9: "is a changelog with updates",
+    10: "calls REVERSE, which may differ in Spark SQL",
+}
+
+
+@pytest.mark.parametrize("number", REASONS)
+def test_import_of_a_join_that_a_pipeline_cannot_express_is_refused(number, tmp_path, capsys):
+    (tmp_path / "refused.sql").write_text(SCRIPTS["refused"])
+
+    code = main(["import", "refused.sql", "--join", str(number), *FILLED])
+
+    assert code == 2
+    assert REASONS[number] in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.glob("*.yaml"))
+
+
+def test_import_of_the_first_join_of_a_chain_lists_the_second(import_script, capsys):
+    import_script("refused", "--join", "2")
+
+    assert "before node 22: IntervalJoin" in " ".join(capsys.readouterr().out.split())
+
+
+def test_import_without_a_join_names_the_operator(tmp_path, capsys):
+    (tmp_path / "regular_join.sql").write_text(SCRIPTS["regular_join"])
+
+    assert main(["import", "regular_join.sql"]) == 2
+    assert "inner join, node 9, is a regular join" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("option", [[], ["--join", "6"]])
+def test_import_of_one_of_several_joins_needs_its_number(option, tmp_path, capsys):
+    (tmp_path / "windows.sql").write_text(SCRIPTS["windows"])
+
+    assert main(["import", "windows.sql", *option]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert "there are 5 joins. Choose with --join N: 1: full window join, node 12; 2: anti window join" in message
+
+
+def test_import_of_a_compiled_plan_has_its_version_and_leaves_open_what_no_plan_has(import_plan, tmp_path, capsys):
+    assert import_plan(get_plan("orders"), "--name", "orders") == 0
+
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Fill in: left.table, left.arrival, right.table, right.arrival, slices.start" in out
+    assert f"If the job sets it, pass --conf {CLEANUP}=T" in out
+    content = yaml.safe_load((tmp_path / "p.yaml").read_text())
+    assert (content["name"], content["flink_version"]) == ("orders", "2.3")
+
+    assert main(["validate", "p.yaml"]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert "p.yaml: left.table, left.arrival, right.table, right.arrival, slices.start: still TODO." in message
+
+
+def test_import_with_all_options_leaves_nothing_open(import_plan, capsys):
+    conf = ["--conf", f"{CLEANUP}=1 h", "--conf", f"{IDLE_TIMEOUT}=PT1M30S"]
+
+    assert import_plan(get_plan("orders"), *FILLED, *conf) == 0
+    assert "Fill in" not in capsys.readouterr().out
+    pipeline = load_pipeline("p.yaml")
+    assert pipeline.join.min_cleanup_interval == timedelta(hours=1)
+    assert pipeline.left.idle_timeout == pipeline.right.idle_timeout == timedelta(seconds=90)
+
+
+def test_import_writes_a_comment_for_each_setting(import_plan, tmp_path):
+    import_plan(get_plan("orders"), *FILLED)
+
+    previous = ""
+    for line in (tmp_path / "p.yaml").read_text().splitlines():
+        is_value = not line.strip().startswith("#") and not line.endswith(":")
+        assert not is_value or "# " in line or previous.strip().startswith("# "), line
+        previous = line
+
+
+def test_import_does_not_replace_a_file(import_plan, capsys):
+    assert import_plan(get_plan("orders")) == 0
+    assert import_plan(get_plan("orders")) == 2
+    assert "p.yaml exists already." in " ".join(capsys.readouterr().err.split())
+
+
+def push_watermark_into_source(plan):
+    """Move the first watermark into its source, as the planner does for Kafka."""
+    scan, assigner = plan["nodes"][:2]
+    ability = {"watermarkExpr": assigner["watermarkExpr"], "idleTimeoutMillis": 45_000, "type": "WatermarkPushDown"}
+    scan["scanTableSource"]["abilities"] = [ability]
+    plan["nodes"].remove(assigner)
+    for edge in plan["edges"]:
+        edge["source"] = scan["id"] if edge["source"] == assigner["id"] else edge["source"]
+    plan["edges"] = [edge for edge in plan["edges"] if edge["target"] != assigner["id"]]
+    return scan
+
+
+def test_import_of_a_watermark_in_the_source_has_its_idle_timeout_and_names_the_partition(import_plan, capsys):
+    plan = get_plan("orders")
+    push_watermark_into_source(plan)
+
+    assert import_plan(plan, *FILLED) == 0
+    assert "left.partition: The source has a watermark per partition." in capsys.readouterr().out
+    pipeline = load_pipeline("p.yaml")
+    assert pipeline.left.watermark_delay == timedelta(seconds=10)
+    assert pipeline.left.idle_timeout == timedelta(seconds=45)
+
+
+def test_import_of_a_filter_in_the_source_is_before_the_watermark(import_plan):
+    plan = get_plan("orders")
+    scan = push_watermark_into_source(plan)
+    calc = plan["nodes"][1]
+    filters = {"type": "FilterPushDown", "predicates": [calc["condition"]]}
+    calc["condition"] = None
+    scan["scanTableSource"]["abilities"].insert(0, filters)
+
+    assert import_plan(plan, *FILLED) == 0
+    assert load_pipeline("p.yaml").left.filter == "before_watermark"
+
+
+def test_import_of_filters_on_both_sides_of_the_watermark_is_refused(import_plan, capsys):
+    plan = get_plan("orders")
+    scan = push_watermark_into_source(plan)
+    filters = {"type": "FilterPushDown", "predicates": [plan["nodes"][1]["condition"]]}
+    scan["scanTableSource"]["abilities"].insert(0, filters)
+
+    assert import_plan(plan, *FILLED) == 2
+    assert "filtered both before and after its watermark" in " ".join(capsys.readouterr().err.split())
+
+
+def test_import_of_a_computed_event_time_leaves_it_open(import_plan, tmp_path):
+    plan = get_plan("windows", 1)
+    for node in plan["nodes"]:
+        for expression in node.get("projection") or ():
+            if expression.get("internalName") == "$TO_TIMESTAMP_LTZ$1":
+                expression["internalName"] = "$TO_TIMESTAMP$1"
+
+    assert import_plan(plan, *FILLED, "--conf", f"{TIME_ZONE}=UTC") == 0
+    assert yaml.safe_load((tmp_path / "p.yaml").read_text())["left"]["event_time"] == "TODO"
+    assert import_plan(plan, *FILLED, "--set", "left.event_time=ts", output="q.yaml") == 0
+    assert load_pipeline("q.yaml").left.event_time.column == "ts"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("== Optimized Physical Plan ==", "it is not JSON"),
+        ('{"nodes": []}', "it is not a compiled plan"),
+        ("[]", "it is not a compiled plan"),
+        ('{"flinkVersion": "2.3", "nodes": [], "edges": []}', "the plan has no join"),
+    ],
+)
+def test_import_of_something_else_names_what_to_give(text, message, tmp_path, capsys):
+    (tmp_path / "plan.json").write_text(text)
+
+    assert main(["import", "plan.json"]) == 2
+    assert f"plan.json: {message}" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("source", ["missing.json", "missing.sql", "folder.txt", "nothing"])
+def test_import_of_a_missing_source_is_one_line(source, capsys):
+    assert main(["import", source]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_import_of_sql_without_flink_names_the_command_that_installs_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "orders.sql").write_text(SCRIPTS["orders"])
+
+    assert main(["import", "orders.sql"]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert "pip install apache-flink==2.3.0" in message
+    assert "or give the JSON that COMPILE PLAN writes" in message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--set", "left"], ["--conf", "=1"], ["--set", "name.x=1"], ["--start", "yesterday"], ["--every", "1 month"]],
+)
+def test_import_with_an_invalid_option_is_refused(options, import_plan, tmp_path):
+    assert import_plan(get_plan("orders"), *options) == 2
+    assert not (tmp_path / "p.yaml").exists()
+
+
+PUBLIC_JOBS = {
+    "Flink's documentation, window join": None,
+    "Flink's documentation, interval join": None,
+    "Confluent's tutorial": None,
+    "Flink SQL cookbook": "is a regular join",
+    "Nexmark q3": "is a regular join",
+    "Nexmark q4, q9": "is a regular join",
+    "Nexmark q7": "is a regular join",
+    "Nexmark q8": "the left input of the join is an aggregate",
+    "Nexmark q20": "is a regular join",
+}
+"""Reason for the refusal of each public job, None if its join is imported."""
+
+
+def test_joins_of_public_jobs_are_imported_or_refused_with_a_reason(import_plan, capsys):
+    plans = [query["plan"] for query in ANSWERS["public_jobs"].answer["plans"]]
+    for number, ((job, reason), plan) in enumerate(zip(PUBLIC_JOBS.items(), plans, strict=True)):
+        code = import_plan(plan, *FILLED, output=f"p{number}.yaml")
+
+        assert (code, job) == (2 if reason else 0, job)
+        assert (reason or "") in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_planner_answers_as_recorded(monkeypatch):
+    monkeypatch.undo()
+    python = flink_planner.find_flink_python()
+    assert python
+    record = ANSWERS["orders"]
+
+    assert flink_planner.ask_planner(record.script, {}) == record.answer
+
+
+def test_plan_of_another_flink_is_read_in_the_same_way():
+    plan = get_plan("orders")
+    for node in plan["nodes"]:
+        node["type"] = node["type"].removeprefix("stream-exec-")
+
+    assert [node.kind for node in create_plan(plan).list_joins()] == ["interval-join"]
+
+
+def test_plan_error_is_a_user_error():
+    with pytest.raises(ImportRefusedError):
+        create_plan({"flinkVersion": "2.3"})
