@@ -25,7 +25,7 @@ FILLED = ["--left-table", "l", "--right-table", "r", "--arrival", "received_at",
 def recorded_answers(monkeypatch, tmp_path):
     """Return recorded answers instead of starting Flink, and work in a temporary folder."""
     by_script = {record.script: record.answer for record in ANSWERS.values()}
-    monkeypatch.setattr(flink_planner, "ask_planner", lambda script, settings: by_script[script])
+    monkeypatch.setattr(flink_planner, "ask_planner", lambda script, _: by_script[script])
     monkeypatch.chdir(tmp_path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -16,6 +16,9 @@ from tidemark.importing.draft import Draft
 from tidemark.importing.pipeline_draft import ImportOptions, create_draft, to_pipeline_name
 from tidemark.importing.pipeline_writer import format_pipeline_file
 from tidemark.importing.sources import get_source_name, import_join
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def import_(
@@ -70,7 +73,8 @@ def import_(
 
     Example: `tidemark import plan.json --left-table orders --right-table shipments --arrival received_at`
     """
-    stream_join = import_join(source, join, dict(_split_option("--conf", text) for text in conf or ()))
+    job_settings = dict(_split_option("--conf", text) for text in conf or ())
+    stream_join = import_join(source, join, job_settings, _start_session)
     overrides = {key: _parse_value(value) for key, value in (_split_option("--set", text) for text in settings or ())}
     pipeline_name = name or to_pipeline_name(stream_join.name or get_source_name(source))
     options = ImportOptions(pipeline_name, left_table, right_table, arrival, start, every, overrides)
@@ -84,6 +88,13 @@ def import_(
         "omissions": [{"subject": omission.subject, "reason": omission.reason} for omission in draft.omissions],
     }
     print_result(value, lambda: _render(draft, path), soft_wrap=True)
+
+
+def _start_session() -> SparkSession:
+    # Imported only here, because Flink's plans need no Spark.
+    from tidemark.spark.session import get_spark_session  # noqa: PLC0415
+
+    return get_spark_session("tidemark import")
 
 
 def _split_option(option: str, text: str) -> tuple[str, str]:

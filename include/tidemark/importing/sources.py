@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidemark.errors import ImportRefusedError, UserError, prefix_errors
 from tidemark.importing.draft import Omission
@@ -13,17 +14,23 @@ from tidemark.importing.flink_plan import FlinkPlan, PlanNode, parse_plan
 from tidemark.importing.flink_planner import compile_script
 from tidemark.importing.stream_join import StreamJoin
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _PLAN_SUFFIX, _SQL_SUFFIX = ".json", ".sql"
 _MAX_BYTES = 50_000_000
 
 
-def import_join(source: str, number: int | None, settings: Mapping[str, str]) -> StreamJoin:
+def import_join(
+    source: str, number: int | None, settings: Mapping[str, str], start_session: Callable[[], SparkSession]
+) -> StreamJoin:
     """Import a join.
 
     Args:
         source: Path of a compiled plan (.json) or of a script of Flink SQL (.sql), or MODULE:FUNCTION of a Spark query.
         number: Number of the join, from 1, in the order of the plan; None if it is the only one.
         settings: Settings of the job, in addition to those of the plan or script.
+        start_session: Starts a Spark session, for a Spark query.
 
     Raises:
         UserError: The source cannot be read.
@@ -33,6 +40,8 @@ def import_join(source: str, number: int | None, settings: Mapping[str, str]) ->
         return import_compiled_plan(Path(source), number, settings)
     if Path(source).suffix == _SQL_SUFFIX:
         return import_flink_sql(Path(source), number, settings)
+    if ":" in source:
+        return import_spark_query(start_session(), source, number, settings)
     raise UserError(f"{source} cannot be imported. Give a compiled plan (.json), a script (.sql) or MODULE:FUNCTION.")
 
 
@@ -79,6 +88,28 @@ def import_flink_sql(path: Path, number: int | None, settings: Mapping[str, str]
         join = import_flink_join(plan, node, JobSettings(plan_settings, script.tables, is_job_plan=False))
     ignored = tuple(Omission("statement", f"{text} ... has no effect on a plan.") for text in script.ignored)
     return replace(join, omissions=(*join.omissions, *ignored))
+
+
+def import_spark_query(spark: SparkSession, source: str, number: int | None, settings: Mapping[str, str]) -> StreamJoin:
+    """Import a join of the streaming DataFrame that a function returns.
+
+    Args:
+        spark: The session.
+        source: MODULE:FUNCTION.
+        number: Number of the join, from 1, the outermost first; None if it is the only one.
+        settings: Spark settings of the query, in place of the session's.
+
+    Raises:
+        UserError: There is no such function, or it failed.
+        ImportRefusedError: A pipeline cannot express the join.
+    """
+    # Spark is imported only here, because the other sources need none.
+    from tidemark.importing.spark_join import import_spark_join  # noqa: PLC0415
+    from tidemark.importing.spark_query import build_query, read_plan, read_settings  # noqa: PLC0415
+
+    with prefix_errors(source):
+        query = build_query(spark, source)
+        return import_spark_join(read_plan(query), number, {**read_settings(spark), **settings})
 
 
 def choose_join(

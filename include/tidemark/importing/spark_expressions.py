@@ -1,0 +1,303 @@
+"""Parse expressions of Spark's analysed plans, and write them as SQL of a pipeline file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemark.errors import ImportRefusedError
+from tidemark.formatting import quote_identifier
+from tidemark.importing.expressions import Call, Column, Expression, Literal
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_CALENDAR_PART = re.compile(r"(-?\d+(?:\.\d+)?) (day|hour|minute|second|millisecond|microsecond)s?")
+_CALENDAR_MICROS = {
+    "day": 86_400_000_000,
+    "hour": 3_600_000_000,
+    "minute": 60_000_000,
+    "second": 1_000_000,
+    "millisecond": 1000,
+    "microsecond": 1,
+}
+_INFIX = {
+    "EqualTo": "=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "And": "AND",
+    "Or": "OR",
+    "Add": "+",
+    "Subtract": "-",
+    "Multiply": "*",
+    "Divide": "/",
+    "Remainder": "%",
+    "EqualNullSafe": "<=>",
+}
+_FUNCTIONS = {
+    "Abs": "abs",
+    "Coalesce": "coalesce",
+    "Concat": "concat",
+    "Contains": "contains",
+    "EndsWith": "endswith",
+    "Length": "length",
+    "Lower": "lower",
+    "MicrosToTimestamp": "timestamp_micros",
+    "MillisToTimestamp": "timestamp_millis",
+    "SecondsToTimestamp": "timestamp_seconds",
+    "StartsWith": "startswith",
+    "Substring": "substring",
+    "Upper": "upper",
+}
+_TYPES = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
+_BETWEEN = ("input", "lower", "upper")
+_NUMBERS = ("byte", "short", "integer", "long")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A node of a plan or an expression, as `toJSON` writes it."""
+
+    kind: str
+    """Class name without the package."""
+    fields: Mapping[str, Any] = field(compare=False)
+    children: tuple[Tree, ...] = ()
+
+
+@dataclass(frozen=True)
+class TimeWindow(Call):
+    """The window of a row: `window(time, size, slide, offset)`; spans in microseconds."""
+
+    size: int = 0
+    slide: int = 0
+    offset: int = 0
+    start: int = 0
+    """Start of the window of the instant 0."""
+
+
+def parse_tree(nodes: Sequence[Mapping[str, Any]]) -> Tree:
+    """Parse a list of nodes, each before its children."""
+    tree, rest = _parse_next(nodes)
+    assert not rest, "a list has one root"
+    return tree
+
+
+def _parse_next(nodes: Sequence[Mapping[str, Any]]) -> tuple[Tree, Sequence[Mapping[str, Any]]]:
+    first, rest, children = nodes[0], nodes[1:], []
+    for _ in range(first["num-children"]):
+        child, rest = _parse_next(rest)
+        children.append(child)
+    return Tree(str(first["class"]).rpartition(".")[2], first, tuple(children)), rest
+
+
+def get_expression_id(fields: Mapping[str, Any]) -> int:
+    """Return the id by which other expressions refer to a named one."""
+    return int(fields["exprId"]["id"])
+
+
+def parse_expression(tree: Tree, attributes: Mapping[int, Expression]) -> Expression:  # noqa: PLR0911 - a kind each
+    """Parse an expression.
+
+    Args:
+        tree: The expression.
+        attributes: Expressions that attributes stand for, by id.
+    """
+    if tree.kind == "AttributeReference":
+        missing = Call(f"attribute {tree.fields['name']}", (), "")
+        return attributes.get(get_expression_id(tree.fields), missing)
+    if tree.kind == "Literal":
+        return Literal(tree.fields.get("value"), str(tree.fields["dataType"]))
+    if tree.kind == "Between":
+        value, *bounds = (parse_expression(parse_tree(tree.fields[name]), attributes) for name in _BETWEEN)
+        comparisons = zip(("GreaterThanOrEqual", "LessThanOrEqual"), bounds, strict=True)
+        return Call("And", tuple(Call(name, (value, bound), "boolean") for name, bound in comparisons), "boolean")
+    operands = tuple(parse_expression(child, attributes) for child in tree.children)
+    dtype = str(tree.fields.get("dataType", ""))
+    if tree.kind in ("Alias", "KnownNullable", "KnownNotNull") or tree.fields.get("replacement") == 0:
+        return operands[0]
+    if tree.kind == "PreciseTimestampConversion":
+        return Call("Micros", operands, "long") if tree.fields["fromType"] == "timestamp" else operands[0]
+    if tree.kind == "GetStructField":
+        match operands[0]:
+            case Column(path=path, side=side) if tree.fields.get("name"):
+                return Column((*path, str(tree.fields["name"])), "", side)
+        return Call(f"GetStructField {tree.fields['ordinal']}", operands, "")
+    if tree.kind == "Cast" and (uncast := _drop_cast(operands[0], dtype)):
+        return uncast
+    if tree.kind == "CreateNamedStruct" and (window := _parse_window(operands)):
+        return window
+    return Call(tree.kind, operands, "timestamp" if tree.kind == "TimestampAddInterval" else dtype)
+
+
+def _drop_cast(operand: Expression, dtype: str) -> Expression | None:
+    """Return the operand of a cast that changes no value, and that Spark adds again; None for another cast."""
+    match operand:
+        case Column(dtype="timestamp") | Call(dtype="timestamp") if dtype == "timestamp":
+            return operand
+        case Literal(dtype=source) if source in _NUMBERS and dtype in _NUMBERS[_NUMBERS.index(source) :]:
+            return operand
+    return None
+
+
+def _parse_window(operands: Sequence[Expression]) -> TimeWindow | None:
+    """Return the window that a struct of start and end is, computed for the instant 0; None for another struct."""
+    match operands:
+        case [Literal(value="start"), start, Literal(value="end"), end]:
+            times = [part.operands[0] for part in _walk(start) if isinstance(part, Call) and part.name == "Micros"]
+            if times:
+                lower, upper = _evaluate(start), _evaluate(end)
+                size = upper - lower
+                return TimeWindow("window", (times[0],), "struct", size, size, lower % size, lower)
+    return None
+
+
+def _walk(expression: Expression) -> Iterable[Expression]:
+    yield expression
+    if isinstance(expression, Call):
+        for operand in expression.operands:
+            yield from _walk(operand)
+
+
+def _evaluate(expression: Expression) -> int:
+    """Compute the bound of a window in microseconds, for the event time 0.
+
+    Raises:
+        ImportRefusedError: The expression is not the one that Spark makes of `window`.
+    """
+    match expression:
+        case Call(name="Micros"):
+            return 0
+        case Literal(value=value):
+            return int(value)
+        case Call(name="Cast", operands=(operand,)):
+            return _evaluate(operand)
+        case Call(name="CaseWhen", operands=(condition, value, default)):
+            return _evaluate(value if _evaluate(condition) else default)
+        case Call(name=name, operands=(left, right)):
+            first, second = _evaluate(left), _evaluate(right)
+            remainder = abs(first) % abs(second or 1) * (-1 if first < 0 else 1)
+            results = {"Add": first + second, "Subtract": first - second, "LessThan": first < second}
+            if name in (*results, "Remainder"):
+                return int({**results, "Remainder": remainder}[name])
+    raise ImportRefusedError("the query has a struct of start and end that window() has not made. Use window().")
+
+
+def find_sides(expression: Expression) -> set[str]:
+    """Return the sides whose columns an expression reads."""
+    return {part.side for part in _walk(expression) if isinstance(part, Column)}
+
+
+def list_conjuncts(expression: Expression) -> list[Expression]:
+    """List the parts of a condition that are combined by AND."""
+    if isinstance(expression, Call) and expression.name == "And":
+        return [part for operand in expression.operands for part in list_conjuncts(operand)]
+    return [expression]
+
+
+def parse_span(expression: Expression) -> int | None:
+    """Return the microseconds of a constant interval; None for anything else."""
+    match expression:
+        case Call(name="UnaryMinus", operands=(operand,)):
+            span = parse_span(operand)
+            return None if span is None else -span
+        case Literal(value=str(value), dtype="interval"):
+            return _parse_calendar_interval(value)
+        case Literal(value=value, dtype=dtype) if dtype.startswith("interval") and not _has_months(dtype):
+            return int(value)
+    return None
+
+
+def _has_months(dtype: str) -> bool:
+    return "month" in dtype or "year" in dtype
+
+
+def _parse_calendar_interval(text: str) -> int | None:
+    parts = _CALENDAR_PART.findall(text)
+    if " ".join(text.split()) != " ".join(m[0] for m in _CALENDAR_PART.finditer(text)):
+        return None
+    return sum(round(float(number) * _CALENDAR_MICROS[unit]) for number, unit in parts)
+
+
+def to_sql(expression: Expression, *, is_top: bool = True, has_sides: bool = True) -> str:
+    """Write an expression as SQL.
+
+    Args:
+        expression: The expression.
+        is_top: False to put operators into parentheses.
+        has_sides: True for columns of a pair, such as left_amount; False for columns of one input.
+
+    Raises:
+        ImportRefusedError: A part of it is not translated.
+    """
+
+    def write(part: Expression) -> str:
+        return to_sql(part, is_top=False, has_sides=has_sides)
+
+    match expression:
+        case Column(path=(name, *rest), side=side):
+            parts = (f"{side}_{name}" if has_sides else name, *rest)
+            return ".".join(part if _NAME.fullmatch(part) else quote_identifier(part) for part in parts)
+        case Literal():
+            return _write_literal(expression)
+        case TimeWindow():
+            raise ImportRefusedError("reads a window, which a pipeline file has no name for. Remove it from the query.")
+        case Call() if text := _write_function(expression, write):
+            return text
+        case Call() if text := _write_operator(expression, write):
+            return text if is_top else f"({text})"
+    name = expression.name if isinstance(expression, Call) else type(expression).__name__
+    raise ImportRefusedError(f"has {name}, which is not translated. Store its result as a column.")
+
+
+def _write_operator(call: Call, write: Callable[[Expression], str]) -> str:  # noqa: PLR0911 - an operator each
+    """Write an operator; empty for another call."""
+    match call:
+        case Call(name=name, operands=(left, right)) if name in _INFIX:
+            return f"{write(left)} {_INFIX[name]} {write(right)}"
+        case Call(name="Not", operands=(Call(name="EqualTo", operands=(left, right)),)):
+            return f"{write(left)} <> {write(right)}"
+        case Call(name="Not", operands=(operand,)):
+            return f"NOT {write(operand)}"
+        case Call(name="IsNull" | "IsNotNull" as name, operands=(operand,)):
+            return f"{write(operand)} IS {'NOT ' if name == 'IsNotNull' else ''}NULL"
+        case Call(name="In", operands=(operand, *values)):
+            return f"{write(operand)} IN ({', '.join(map(write, values))})"
+        case Call(name="Like", operands=(operand, Literal(value=str(pattern)))) if "\\" not in pattern:
+            return f"{write(operand)} LIKE {_quote(pattern)}"
+    return ""
+
+
+def _write_function(call: Call, write: Callable[[Expression], str]) -> str:
+    """Write a function, a cast or CASE; empty for another call."""
+    name, operands = call.name, call.operands
+    if name == "Cast":
+        return f"CAST({write(operands[0])} AS {_TYPES.get(call.dtype, call.dtype.upper())})"
+    if name == "CaseWhen":
+        pairs = zip(operands[0::2], operands[1::2], strict=False)
+        branches = [f"WHEN {write(condition)} THEN {write(value)}" for condition, value in pairs]
+        default = f" ELSE {write(operands[-1])}" if len(operands) % 2 else ""
+        return f"CASE {' '.join(branches)}{default} END"
+    return f"{_FUNCTIONS[name]}({', '.join(map(write, operands))})" if name in _FUNCTIONS else ""
+
+
+def _write_literal(literal: Literal) -> str:
+    value, dtype = literal.value, literal.dtype
+    if value is None and dtype in (*_TYPES, "string", "boolean", "double"):
+        return f"CAST(NULL AS {_TYPES.get(dtype, dtype.upper())})"
+    if dtype == "string" and isinstance(value, str):
+        return _quote(value)
+    if dtype in _NUMBERS or (dtype.startswith("decimal") and re.fullmatch(r"-?\d+(\.\d+)?", str(value))):
+        return str(value)
+    if dtype == "boolean":
+        return str(value).lower()
+    if dtype == "double":
+        text = repr(float(value))
+        return text if "e" in text or not text[-1].isdigit() else f"{text}E0"
+    raise ImportRefusedError(f"has a constant of type {dtype}, {value}, which is not translated. Use another type.")
+
+
+def _quote(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

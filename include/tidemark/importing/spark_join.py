@@ -1,0 +1,407 @@
+"""Translate a stream-stream join of an analysed Spark plan into settings of dialect spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import takewhile
+from typing import Any
+
+from tidemark.config.loader import PLACEHOLDER
+from tidemark.config.sides import SIDES, SideName
+from tidemark.config.types import format_duration
+from tidemark.errors import ImportRefusedError
+from tidemark.importing.draft import Omission, Section, Setting
+from tidemark.importing.expressions import Call, Column, Expression
+from tidemark.importing.spark_expressions import (
+    TimeWindow,
+    Tree,
+    find_sides,
+    get_expression_id,
+    list_conjuncts,
+    parse_expression,
+    parse_span,
+    parse_tree,
+    to_sql,
+)
+from tidemark.importing.spark_input import SparkInput, trace_input
+from tidemark.importing.stream_join import StreamInput, StreamJoin
+
+NamedExpression = tuple[str, Expression]
+"""Name and value of an output column."""
+POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+ALLOW_MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
+ANSI = "spark.sql.ansi.enabled"
+_JOIN_TYPES = {"Inner": "inner", "LeftOuter": "left", "RightOuter": "right", "FullOuter": "full", "LeftSemi": "semi"}
+_BOUNDS = {"GreaterThanOrEqual": ("lower", True), "GreaterThan": ("lower", False)}
+_BOUNDS |= {"LessThanOrEqual": ("upper", True), "LessThan": ("upper", False)}
+_MIRRORED = {"GreaterThanOrEqual": "LessThanOrEqual", "GreaterThan": "LessThan"}
+_MIRRORED |= {value: key for key, value in _MIRRORED.items()}
+_SIGNS = {"LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">="}
+_EPOCH_UNITS = {"SecondsToTimestamp": "s", "MillisToTimestamp": "ms", "MicrosToTimestamp": "us"}
+
+
+_READ_AFTER_JOIN = ("Filter", "Project", "SubqueryAlias")
+
+
+@dataclass(frozen=True)
+class JoinPlan:
+    """A join, and the operators on its rows."""
+
+    join: Tree
+    operators: tuple[Tree, ...]
+    """Filters and projections directly after the join, in the order in which they run."""
+    others: tuple[str, ...]
+    """Names of all operators after them."""
+
+
+@dataclass
+class Condition:
+    """Parts of a join's condition by their meaning."""
+
+    keys: list[Any] = field(default_factory=list)
+    bounds: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    """Bounds of right time - left time in microseconds, each with True if it is inclusive."""
+    times: dict[str, Expression] = field(default_factory=dict)
+    """Times by side, as the bounds compare them."""
+    windows: tuple[TimeWindow, TimeWindow] | None = None
+    comparison: str = "="
+    """Operator between the windows."""
+    has_equal_times: bool = False
+    others: list[str] = field(default_factory=list)
+
+
+def import_spark_join(plan: Tree, number: int | None, settings: Mapping[str, str]) -> StreamJoin:
+    """Translate a join of a streaming query.
+
+    Args:
+        plan: The analysed plan.
+        number: Number of the join, from 1; None if it is the only one.
+        settings: Spark settings of the query.
+
+    Raises:
+        ImportRefusedError: A pipeline cannot express the join.
+    """
+    join_plan = _choose_join(list(_list_joins(plan)), number)
+    join_type = str(join_plan.join.fields["joinType"].get("object", "")).rpartition(".")[2].removesuffix("$")
+    if join_type not in _JOIN_TYPES:
+        raise ImportRefusedError(f"the join is {join_type or 'of another type'}, which Spark does not run on streams.")
+    inputs: dict[SideName, SparkInput] = {
+        side: trace_input(tree, side) for side, tree in zip(SIDES, join_plan.join.children, strict=True)
+    }
+    attributes = {key: value for rows in inputs.values() for key, value in rows.attributes.items()}
+    parts = _parse_condition(join_plan.join, attributes)
+    filters, columns = _read_output(join_plan, attributes)
+    if filters and join_type != "Inner":
+        raise ImportRefusedError(
+            "the query filters the rows of an outer or semi join, and Spark may make another join of it. Filter the "
+            "inputs, or when reading the result."
+        )
+    # Spark's optimizer moves a filter after an inner join into its condition.
+    condition = _classify([*parts, *filters], inputs)
+    select, omissions = _write_select(columns)
+    omissions += [
+        Omission("operator after the join", f"The pipeline ends with the join, before {name}.")
+        for name in join_plan.others
+    ]
+    return StreamJoin(
+        title=f"{_JOIN_TYPES[join_type]} join of {inputs['left'].source} with {inputs['right'].source}",
+        name="",
+        dialect=Setting("spark", "a query of Structured Streaming"),
+        inputs={side: _read_input(rows, condition.times.get(side), condition) for side, rows in inputs.items()},
+        join={"type": Setting(_JOIN_TYPES[join_type], f"joinType {join_type}"), **_write_condition(condition)},
+        top_level=_read_settings(settings),
+        select=select,
+        omissions=(*omissions, *_list_omissions(settings)),
+    )
+
+
+def _list_joins(tree: Tree, above: tuple[Tree, ...] = ()) -> Iterator[JoinPlan]:
+    """Yield the joins of two streams, the outermost first.
+
+    Args:
+        tree: A node of the plan.
+        above: The operators on its rows, in the order in which they run.
+    """
+    if tree.kind == "Join" and all(map(_is_streaming, tree.children)):
+        operators = tuple(takewhile(lambda operator: operator.kind in _READ_AFTER_JOIN, above))
+        yield JoinPlan(tree, operators, tuple(operator.kind for operator in above[len(operators) :]))
+    for child in tree.children:
+        yield from _list_joins(child, (tree, *above))
+
+
+def _is_streaming(tree: Tree) -> bool:
+    is_source = tree.kind.startswith("Streaming") and not tree.children
+    return is_source or any(map(_is_streaming, tree.children))
+
+
+def _choose_join(joins: Sequence[JoinPlan], number: int | None) -> JoinPlan:
+    if not joins:
+        raise ImportRefusedError("the query has no join of two streams. Return the DataFrame of a stream-stream join.")
+    if number is None and len(joins) == 1:
+        return joins[0]
+    if number is None or not 1 <= number <= len(joins):
+        raise ImportRefusedError(f"the query has {len(joins)} joins. Choose with --join N, the outermost is 1.")
+    return joins[number - 1]
+
+
+def _read_output(
+    plan: JoinPlan, attributes: Mapping[int, Expression]
+) -> tuple[list[Expression], list[NamedExpression]]:
+    """Read the filters and projections after a join.
+
+    Returns:
+        The conditions of the filters, and the output columns; none if there is no projection.
+    """
+    conditions: list[Expression] = []
+    columns: list[NamedExpression] = []
+    for operator in plan.operators:
+        if operator.kind == "Filter":
+            conditions += list_conjuncts(parse_expression(parse_tree(operator.fields["condition"]), attributes))
+        elif operator.kind == "Project":
+            items = [parse_tree(nodes) for nodes in operator.fields["projectList"]]
+            columns = [(str(item.fields["name"]), parse_expression(item, attributes)) for item in items]
+            ids = (get_expression_id(item.fields) for item in items)
+            attributes = dict(zip(ids, (expression for _, expression in columns), strict=True))
+    return conditions, columns
+
+
+def _parse_condition(join: Tree, attributes: Mapping[int, Expression]) -> list[Expression]:
+    nodes = join.fields.get("condition")
+    return list_conjuncts(parse_expression(parse_tree(nodes), attributes)) if nodes else []
+
+
+def _classify(parts: Sequence[Expression], inputs: Mapping[SideName, SparkInput]) -> Condition:
+    condition = Condition(times={side: rows.time for side, rows in inputs.items() if rows.time is not None})
+    for part in parts:
+        if not _read_windows(part, condition) and not _read_bound(part, condition) and not _read_key(part, condition):
+            try:
+                condition.others.append(to_sql(part))
+            except ImportRefusedError as error:
+                raise ImportRefusedError(f"the condition of the join {error}") from None
+    if not condition.keys:
+        raise ImportRefusedError("the join has no equal keys, and a pipeline needs one. Join on a column too.")
+    return condition
+
+
+def _read_windows(part: Expression, condition: Condition) -> bool:
+    """Read a comparison of the windows of both sides."""
+    match part:
+        case Call(name=name, operands=(TimeWindow() as first, TimeWindow() as second)) if name in (*_SIGNS, "EqualTo"):
+            is_swapped = find_sides(first) == {"right"}
+            windows = (second, first) if is_swapped else (first, second)
+            if condition.windows or find_sides(windows[0]) == find_sides(windows[1]):
+                raise ImportRefusedError(
+                    "the join compares more than one pair of windows. Compare one window per side."
+                )
+            condition.windows = windows
+            condition.comparison = "=" if name == "EqualTo" else _SIGNS[_MIRRORED[name] if is_swapped else name]
+            return True
+    return False
+
+
+def _read_bound(part: Expression, condition: Condition) -> bool:
+    """Read a comparison of the times of both sides, with constant distances."""
+    if not isinstance(part, Call) or part.name not in (*_BOUNDS, "EqualTo"):
+        return False
+    (first, first_span), (second, second_span) = (_split_time(operand) for operand in part.operands)
+    sides = [find_sides(first), find_sides(second)]
+    if sorted(map(sorted, sides)) != [["left"], ["right"]] or not _are_times(first, second, condition):
+        return False
+    is_left_first = sides[0] == {"left"}
+    for side, time in zip(SIDES, (first, second) if is_left_first else (second, first), strict=True):
+        if condition.times.setdefault(side, time) != time:
+            return False
+    if part.name == "EqualTo":
+        if first_span or second_span:
+            raise ImportRefusedError("the join compares times by = and a distance. Use the same lower and upper bound.")
+        condition.has_equal_times = True
+        return True
+    name = _MIRRORED[part.name] if is_left_first else part.name
+    span = first_span - second_span if is_left_first else second_span - first_span
+    bound, is_inclusive = _BOUNDS[name]
+    if bound in condition.bounds:
+        raise ImportRefusedError(
+            f"the join has two {bound} bounds on the times, of which Spark evicts by the looser one. Write one bound."
+        )
+    condition.bounds[bound] = (span, is_inclusive)
+    return True
+
+
+def _split_time(expression: Expression) -> tuple[Expression, int]:
+    """Split a time into its expression, and the constant microseconds that are added to it.
+
+    Raises:
+        ImportRefusedError: More than one constant is added, of which Spark ignores equal ones.
+    """
+    match expression:
+        case Call(name="TimestampAddInterval", operands=(start, interval)):
+            span, (time, inner) = parse_span(interval), _split_time(start)
+            if span is None:
+                raise ImportRefusedError("the join adds an interval to a time that is not a constant of days or less.")
+            if inner:
+                raise ImportRefusedError(
+                    "the join adds two intervals to a time, and Spark drops one if they are equal. Add them up."
+                )
+            return time, span
+    return expression, 0
+
+
+def _are_times(first: Expression, second: Expression, condition: Condition) -> bool:
+    """Return True if both expressions are event times: of a watermark, or of a type of time."""
+    times = condition.times.values()
+    return all(time in times or _get_dtype(time) in ("timestamp", "timestamp_ntz") for time in (first, second)) and any(
+        time in times for time in (first, second)
+    )
+
+
+def _get_dtype(expression: Expression) -> str:
+    if isinstance(expression, Call) and expression.name in _EPOCH_UNITS:
+        return "timestamp"
+    return expression.dtype if isinstance(expression, (Column, Call)) else ""
+
+
+def _read_key(part: Expression, condition: Condition) -> bool:
+    match part:
+        case Call(name="EqualNullSafe", operands=(first, second)) if find_sides(first) != find_sides(second):
+            raise ImportRefusedError(
+                "a key of the join is compared by <=>, and a pipeline compares keys by =. Replace null keys by a value."
+            )
+        case Call(name="EqualTo", operands=(first, second)):
+            by_side = {tuple(find_sides(operand)): operand for operand in (first, second)}
+            if set(by_side) == {("left",), ("right",)}:
+                names = {side: _write_key(by_side[(side,)], side) for side in SIDES}
+                condition.keys.append(names["left"] if names["left"] == names["right"] else names)
+                return True
+    return False
+
+
+def _write_key(key: Expression, side: SideName) -> str:
+    if isinstance(key, Column) and len(key.path) == 1:
+        return key.path[0]
+    try:
+        return to_sql(key, has_sides=False)
+    except ImportRefusedError as error:
+        raise ImportRefusedError(f"a {side} key of the join {error}") from None
+
+
+def _write_condition(condition: Condition) -> Section:
+    settings: Section = {"keys": Setting(condition.keys, "equalities of columns of both sides")}
+    if condition.bounds:
+        settings["interval"] = _write_interval(condition)
+    if condition.has_equal_times:
+        settings["event_time_equality"] = Setting(value=True, origin="equality of the event times")
+    if condition.windows and condition.comparison == "=":
+        left, right = condition.windows
+        if (left.size, left.slide, left.offset) != (right.size, right.slide, right.offset):
+            raise ImportRefusedError("the join compares windows of different sizes by =. Use equal windows.")
+        settings["window"] = _write_window(left)
+    elif condition.windows:
+        comparison = Setting(f"left {condition.comparison} right", "comparison of the windows")
+        sides: Section = {side: _write_window(window) for side, window in zip(SIDES, condition.windows, strict=True)}
+        settings["window_inequality"] = {**sides, "comparison": comparison}
+    if condition.others:
+        text = " AND ".join(
+            f"({part})" if " OR " in part and len(condition.others) > 1 else part for part in condition.others
+        )
+        settings["condition"] = Setting(text, "other conditions of the join")
+    return settings
+
+
+def _write_interval(condition: Condition) -> Section:
+    settings: Section = {}
+    for name in ("lower", "upper"):
+        if name in condition.bounds:
+            micros, is_inclusive = condition.bounds[name]
+            settings[name] = Setting(_format_micros(micros), f"{name} bound of right time - left time")
+            if not is_inclusive:
+                settings[f"{name}_inclusive"] = Setting(value=False, origin=f"the {name} bound is exclusive")
+    return settings
+
+
+def _write_window(window: TimeWindow) -> Section:
+    settings: Section
+    if window.slide == window.size:
+        settings = {"tumbling": Setting(_format_micros(window.size), "size of window()")}
+    else:
+        size, slide = _format_micros(window.size), _format_micros(window.slide)
+        sliding: Section = {"size": Setting(size, "size of window()"), "slide": Setting(slide, "slide of window()")}
+        settings = {"sliding": sliding}
+    if window.offset:
+        settings["offset"] = Setting(_format_micros(window.offset), "start of window()")
+    return settings
+
+
+def _format_micros(micros: int) -> str:
+    return format_duration(timedelta(microseconds=micros))
+
+
+def _read_input(rows: SparkInput, time: Expression | None, condition: Condition) -> StreamInput:
+    windows = {next(iter(find_sides(window))): window for window in condition.windows or ()}
+    side = next(iter(find_sides(time))) if time is not None else ""
+    window = windows.get(side)
+    if window is not None and window.operands[0] != time:
+        raise ImportRefusedError(f"the windows of the {side} input are not of its watermark's time. Use one time.")
+    settings: Section = {"event_time": _read_event_time(time)}
+    if rows.time is not None:
+        delay = format_duration(timedelta(milliseconds=rows.delay_ms))
+        settings["watermark_delay"] = Setting(delay, "withWatermark")
+    if rows.filters:
+        settings["where"] = Setting(_write_filters(rows.filters), "where")
+    return StreamInput(rows.source or "the stream", settings)
+
+
+def _write_filters(filters: Sequence[Expression]) -> str:
+    try:
+        parts = [to_sql(part, has_sides=False) for part in filters]
+    except ImportRefusedError as error:
+        raise ImportRefusedError(f"a filter of an input {error}") from None
+    return " AND ".join(f"({part})" if " OR " in part and len(parts) > 1 else part for part in parts)
+
+
+def _read_event_time(time: Expression | None) -> Setting:
+    match time:
+        case Column(path=(name,)):
+            return Setting(name, "event time of the watermark or of the condition")
+        case Call(name=name, operands=(Column(path=(column,)),)) if name in _EPOCH_UNITS:
+            return Setting({"column": column, "unit": _EPOCH_UNITS[name]}, f"event time {name}({column})")
+        case None:
+            return Setting(PLACEHOLDER, "the query uses no time of this input: name a column with its event time")
+    return Setting(PLACEHOLDER, "the query computes it: name a column that has the result")
+
+
+def _write_select(columns: Sequence[NamedExpression]) -> tuple[Section, list[Omission]]:
+    """Write the output columns; none if one of them cannot be written."""
+    select: Section = {}
+    omissions, refused = [], []
+    for name, expression in columns:
+        if isinstance(expression, TimeWindow):
+            omissions.append(Omission(f"output column {name}", "The emissions have it as _window_start, _window_end."))
+            continue
+        try:
+            select[name] = Setting(to_sql(expression), f"output column {name}")
+        except ImportRefusedError as error:
+            refused.append(Omission(f"output column {name}", f"It {error}"))
+    if refused:
+        refused.append(Omission("select", "The emissions have all columns, because some cannot be written."))
+        select = {}
+    return select, [*omissions, *refused]
+
+
+def _read_settings(settings: Mapping[str, str]) -> Section:
+    spark: Section = {}
+    if settings.get(POLICY, "min") != "min":
+        spark["multiple_watermark_policy"] = Setting(settings[POLICY], POLICY)
+    if settings.get(ALLOW_MULTIPLE, "true").lower() == "false":
+        spark["late_watermark"] = Setting("current_batch", f"{ALLOW_MULTIPLE}: false")
+    return {"spark": spark} if spark else {}
+
+
+def _list_omissions(settings: Mapping[str, str]) -> Iterator[Omission]:
+    yield Omission(
+        "slices",
+        "A slice is one micro-batch, whose times no plan has. Pass --arrival checkpoint:PATH to replay them.",
+    )
+    if settings.get(ANSI, "true").lower() == "false":
+        yield Omission(ANSI, "It is off in the session, and a pipeline's expressions follow ANSI rules.")

@@ -1,0 +1,101 @@
+"""Call a user's function that makes a streaming query, and read the query's analysed plan."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidemark.errors import ImportRefusedError, UserError
+from tidemark.formatting import to_single_line
+from tidemark.importing.spark_expressions import Tree, parse_tree
+from tidemark.importing.spark_input import DELAY, SOURCE
+from tidemark.importing.spark_join import ALLOW_MULTIPLE, ANSI, POLICY
+from tidemark.spark.engine import require_classic_session
+
+_SETTINGS = (POLICY, ALLOW_MULTIPLE, ANSI)
+_WATERMARK = "org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark"
+
+
+def build_query(spark: SparkSession, source: str) -> DataFrame:
+    """Call a function for a streaming DataFrame.
+
+    Args:
+        spark: The session, which the function may take as its argument.
+        source: MODULE:FUNCTION. The module is searched in the working directory first.
+
+    Raises:
+        UserError: There is no such function, or it failed.
+        ImportRefusedError: It returns no streaming DataFrame.
+    """
+    require_classic_session(spark, "tidemark import")
+    function = _find_function(source)
+    try:
+        query = function(spark) if inspect.signature(function).parameters else function()
+    except Exception as error:
+        if os.environ.get("TIDEMARK_DEBUG"):
+            raise
+        text = f"{source} failed: {type(error).__name__}: {error}"
+        raise UserError(f"{to_single_line(text)[:500]} Call it in a Python session first.") from None
+    if not isinstance(query, DataFrame) or not query.isStreaming:
+        raise ImportRefusedError(f"{source} does not return a streaming DataFrame. Return it before writeStream.")
+    return query
+
+
+def read_plan(query: DataFrame) -> Tree:
+    """Read the analysed plan of a query, with what `toJSON` leaves out: delays of watermarks, and sources."""
+    plan = query._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no public interface to plans
+    nodes = json.loads(plan.toJSON())
+    watermarks = query.sparkSession._jvm.org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark  # type: ignore[union-attr]  # noqa: SLF001
+    for node, java_node in zip(nodes, _list_java_nodes(plan), strict=True):
+        if node["class"] == _WATERMARK:
+            node[DELAY] = watermarks.getDelayMs(java_node.delay())
+        elif not node["num-children"]:
+            node[SOURCE] = _describe_source(java_node)
+    return parse_tree(nodes)
+
+
+def read_settings(spark: SparkSession) -> Mapping[str, str]:
+    """Read the session's settings that decide about late rows."""
+    values = {name: spark.conf.get(name, None) for name in _SETTINGS}
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def _find_function(source: str) -> Any:
+    module_name, _, name = source.partition(":")
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text is needed
+    try:
+        module = import_module(module_name)
+    except ImportError as error:
+        raise UserError(f"{module_name} cannot be imported: {error}. Run in the folder of the module.") from None
+    finally:
+        sys.path.pop(0)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise UserError(f"{module_name} has no function {name}. Write MODULE:FUNCTION, such as jobs.enrich:build.")
+    return function
+
+
+def _list_java_nodes(plan: Any) -> list[Any]:
+    """List the nodes of a plan, each before its children."""
+    children = plan.children()
+    return [plan, *(node for number in range(children.size()) for node in _list_java_nodes(children.apply(number)))]
+
+
+def _describe_source(java_node: Any) -> str:
+    """Return the format of a stream's source and its path, if it has one."""
+    kind = str(java_node.getClass().getSimpleName())
+    if kind == "StreamingRelationV2":
+        return str(java_node.sourceName())
+    if kind == "StreamingRelation":
+        source = java_node.dataSource()
+        options = source.options()
+        path = options.get("path")
+        return f"{source.className()} {path.get()}" if path.isDefined() else str(source.className())
+    return kind

@@ -1,0 +1,218 @@
+"""Import joins of Structured Streaming queries from their analysed plans."""
+
+import sys
+from dataclasses import asdict
+
+import pytest
+
+from tidemark.cli.app import main
+from tidemark.config import load_pipeline
+from tidemark.config.sides import SIDES
+from tidemark.importing.pipeline_draft import ImportOptions, create_draft
+from tidemark.importing.pipeline_writer import format_pipeline_file
+from tidemark.importing.spark_join import import_spark_join
+from tidemark.importing.spark_query import read_plan, read_settings
+from tidemark.sources.resolution import open_inputs
+from tidemark.spark.temporary_settings import override_settings
+from tidemark.streaming.resume_query import filter_at_source, join_sides, select_side
+from tidemark.streaming.spark_query import create_spark_query
+
+SCHEMA = "id int, k string, happened timestamp, arrived timestamp, v int"
+WINDOWS = {"sliding": {"size": "1 hour", "slide": "20 minutes"}, "offset": "7 minutes"}
+EXPORTED = {
+    "interval": {"interval": {"lower": "-30 minutes", "upper": "1 hour", "upper_inclusive": False}},
+    "interval_left": {
+        "type": "left",
+        "interval": {"lower": "0 seconds", "lower_inclusive": False, "upper": "1 day 250 ms"},
+        "condition": "(left_v < right_v) OR (left_id IN (1, 2))",
+    },
+    "one_bound": {"interval": {"upper": "10 minutes"}},
+    "equality": {"type": "full", "event_time_equality": True},
+    "equality_and_interval": {"event_time_equality": True, "interval": {"lower": "0 seconds", "upper": "1 second"}},
+    "tumbling_semi": {"type": "semi", "window": {"tumbling": "10 minutes", "offset": "2 minutes"}},
+    "tumbling_right": {"type": "right", "window": {"tumbling": "1 day"}},
+    "sliding_inner": {"window": WINDOWS},
+    "uneven_sliding": {"window": {"sliding": {"size": "1 hour", "slide": "25 minutes"}}},
+    "window_inequality": {
+        "window_inequality": {"left": WINDOWS, "right": {"tumbling": "20 minutes"}, "comparison": "left > right"}
+    },
+}
+"""Joins that `tidemark stream` exports."""
+OPTIONS = ImportOptions("imported", "left", "right", "event-time", "2024-01-01T00:00Z", "1 hour")
+
+
+@pytest.fixture
+def read_back(tmp_path):
+    """Return a function that writes a draft as a pipeline file, and loads it."""
+
+    def read(draft):
+        (tmp_path / "imported.yaml").write_text(format_pipeline_file(draft, "test"))
+        return load_pipeline(tmp_path / "imported.yaml")
+
+    return read
+
+
+def test_import_of_a_live_query_gives_its_pipeline(spark, lake, write, pipeline, read_back):
+    for side in SIDES:
+        write(side, [], SCHEMA)
+    changes = {"left__where": r"v > 3 AND k <> 'it\'s'", "left__watermark_delay": "1 minute 500 ms"}
+    policy = {"spark": {"multiple_watermark_policy": "max", "late_watermark": "current_batch"}}
+    for name, join in EXPORTED.items():
+        expected = pipeline(
+            dialect="spark", join={"keys": ["k", {"left": "id", "right": "v"}], **join}, **changes, **policy
+        )
+        inputs = open_inputs(spark, expected, str(lake))
+        query = asdict(create_spark_query(expected, inputs))
+        streams = [spark.readStream.format("delta").load(source.table.path) for source in inputs]
+        sides = {
+            side: select_side(filter_at_source(rows, query[side]), side, query[side]["columns"], query[side]["time"])
+            for side, rows in zip(SIDES, streams, strict=True)
+        }
+        with override_settings(spark, query["settings"]):
+            stream_join = import_spark_join(read_plan(join_sides(query, sides)), None, read_settings(spark))
+        imported = read_back(create_draft(stream_join, OPTIONS))
+
+        assert (name, imported.join) == (name, expected.join)
+        assert imported.spark == expected.spark
+        for side in SIDES:
+            source, expected_source = getattr(imported, side), getattr(expected, side)
+            assert source.event_time == expected_source.event_time
+            assert source.watermark_delay == expected_source.watermark_delay
+        assert imported.left.where == expected.left.where
+
+
+QUERIES = """
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+
+def read(name):
+    rows = SparkSession.active().readStream.format("rate").load()
+    return rows.select(F.col("value").alias(f"{name}Id"), F.col("timestamp").alias(f"{name}Time"))
+
+
+impressions, clicks = read("impression"), read("click")
+watermarked = impressions.withWatermark("impressionTime", "2 hours"), clicks.withWatermark("clickTime", "3 hours")
+SAME = "impressionId = clickId"
+
+
+def documented():
+    condition = f"{SAME} AND clickTime >= impressionTime AND clickTime <= impressionTime + interval 1 hour"
+    return watermarked[0].join(watermarked[1], F.expr(condition), "leftOuter")
+
+
+def filtered_after(spark):
+    pairs = watermarked[0].join(watermarked[1], F.expr(SAME))
+    return pairs.where("clickTime BETWEEN impressionTime AND impressionTime + interval 1 hour").where("clickId > 2")
+
+
+def windowed():
+    first, second = (rows.withColumn("w", F.window(f"{name}Time", "5 minutes"))
+                     for name, rows in zip(("impression", "click"), watermarked))
+    return first.join(second, "w").where(SAME).select("w", "impressionId", F.col("clickTime").alias("at"))
+
+
+def no_time():
+    return impressions.join(clicks, F.expr(SAME))
+
+
+def aggregated():
+    return impressions.withWatermark("impressionTime", "1 hour").groupBy(F.window("impressionTime", "1 hour")).count()
+
+
+def filtered_outer():
+    return documented().where("clickId IS NULL")
+
+
+def late_filter():
+    return watermarked[0].where("impressionTime > timestamp'2024-01-01'").join(watermarked[1], F.expr(SAME))
+
+
+def twice():
+    condition = f"{SAME} AND clickTime <= impressionTime + interval 1 hour + interval 1 hour"
+    return watermarked[0].join(watermarked[1], F.expr(condition))
+
+
+def static():
+    return watermarked[0].join(SparkSession.active().range(3), F.expr("id = impressionId"))
+
+
+def batch():
+    return SparkSession.active().range(3)
+
+
+def chained():
+    third = read("third").withWatermark("thirdTime", "1 hour")
+    return documented().join(third, F.expr("thirdId = clickId AND thirdTime <= clickTime + interval 1 hour"))
+
+
+def broken():
+    raise ValueError("no broker")
+"""
+REASONS = {
+    "aggregated": "has no join of two streams",
+    "static": "has no join of two streams",
+    "batch": "does not return a streaming DataFrame",
+    "no_time": "join: set exactly one of",
+    "filtered_outer": "filters the rows of an outer or semi join",
+    "late_filter": "filtered by its event time after the watermark",
+    "twice": "adds two intervals to a time",
+    "chained": "the query has 2 joins. Choose with --join N",
+    "broken": "broken failed: ValueError: no broker",
+    "missing": "has no function missing",
+}
+
+
+@pytest.fixture
+def queries(tmp_path, monkeypatch):
+    """Write the module of queries, and work in its folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stream_queries.py").write_text(QUERIES)
+    yield "stream_queries"
+    sys.modules.pop("stream_queries", None)
+
+
+FILLED = [
+    "--left-table",
+    "i",
+    "--right-table",
+    "c",
+    "--arrival",
+    "at",
+    "--start",
+    "2024-01-01T00:00Z",
+    "--every",
+    "1 m",
+]
+
+
+def test_import_of_a_function_writes_its_query(spark, queries, tmp_path):
+    for function in ("documented", "filtered_after", "windowed"):
+        assert main(["import", f"{queries}:{function}", *FILLED]) == 0
+
+    documented, filtered, windowed = map(load_pipeline, ("documented.yaml", "filtered_after.yaml", "windowed.yaml"))
+    assert documented.join.model_dump(mode="json", exclude_defaults=True) == {
+        "type": "left",
+        "keys": [{"left": "value", "right": "value"}],
+        "interval": {"lower": "0 seconds", "upper": "1 hour"},
+    }
+    assert filtered.join.interval == documented.join.interval
+    assert filtered.join.condition == "right_value > 2"
+    assert windowed.join.window.tumbling.total_seconds() == 300
+    assert windowed.select == {"impressionId": "left_value", "at": "right_timestamp"}
+
+
+def test_import_of_a_query_that_a_pipeline_cannot_express_is_refused(spark, queries, capsys, tmp_path):
+    for function, reason in REASONS.items():
+        assert main(["import", f"{queries}:{function}", *FILLED]) == 2
+        assert reason in " ".join(capsys.readouterr().err.split())
+    assert main(["import", f"{queries}:chained", "--join", "1", *FILLED]) == 2
+    assert "the left input of the join is another join" in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.glob("*.yaml"))
+    assert main(["import", f"{queries}:chained", "--join", "2", *FILLED]) == 0
+    assert "before Join" in capsys.readouterr().out
+
+
+def test_import_of_an_unknown_module_is_one_line(spark, queries, capsys):
+    assert main(["import", "no_such_module:build"]) == 2
+    assert "no_such_module cannot be imported" in " ".join(capsys.readouterr().err.split())
