@@ -1,5 +1,6 @@
 """Import joins of Structured Streaming queries from their analysed plans."""
 
+import json
 import sys
 from dataclasses import asdict
 
@@ -38,7 +39,7 @@ EXPORTED = {
     },
 }
 """Joins that `tidemark stream` exports."""
-OPTIONS = ImportOptions("imported", "left", "right", "event-time", "2024-01-01T00:00Z", "1 hour")
+OPTIONS = {"arrival": "event-time", "start": "2024-01-01T00:00Z", "every": "1 hour"}
 
 
 @pytest.fixture
@@ -70,12 +71,13 @@ def test_import_of_a_live_query_gives_its_pipeline(spark, lake, write, pipeline,
         }
         with override_settings(spark, query["settings"]):
             stream_join = import_spark_join(read_plan(join_sides(query, sides)), None, read_settings(spark))
-        imported = read_back(create_draft(stream_join, OPTIONS))
+        imported = read_back(create_draft(stream_join, ImportOptions("imported", str(lake), **OPTIONS)))
 
         assert (name, imported.join) == (name, expected.join)
         assert imported.spark == expected.spark
         for side in SIDES:
             source, expected_source = getattr(imported, side), getattr(expected, side)
+            assert source.table == expected_source.table, "the path of the stream, relative to the lake root"
             assert source.event_time == expected_source.event_time
             assert source.watermark_delay == expected_source.watermark_delay
         assert imported.left.where == expected.left.where
@@ -211,6 +213,33 @@ def test_import_of_a_query_that_a_pipeline_cannot_express_is_refused(spark, quer
     assert not list(tmp_path.glob("*.yaml"))
     assert main(["import", f"{queries}:chained", "--join", "2", *FILLED]) == 0
     assert "before Join" in capsys.readouterr().out
+
+
+def test_import_with_a_checkpoint_replays_its_batches(spark, queries, tmp_path, capsys):
+    offsets = tmp_path / "lake" / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    header = {
+        "batchWatermarkMs": 0,
+        "batchTimestampMs": 1_704_067_199_500,
+        "conf": {"spark.sql.streaming.multipleWatermarkPolicy": "max"},
+    }
+    (offsets / "0").write_text(f"v1\n{json.dumps(header)}\n{{}}")
+    tables = ["--left-table", "i", "--right-table", "c", "--arrival", "checkpoint:checkpoint"]
+
+    assert main(["import", f"{queries}:documented", *tables]) == 0
+
+    assert "Fill in" not in capsys.readouterr().out
+    settings = load_pipeline("documented.yaml").model_dump(mode="json", exclude_defaults=True)
+    assert settings["left"]["arrival"] == {"streaming_checkpoint": "checkpoint"}
+    assert settings["slices"] == {"every": "1 hour", "start": "2023-12-31T23:00Z"}
+    assert settings["spark"] == {"multiple_watermark_policy": "max"}
+
+
+def test_import_with_a_checkpoint_that_lost_its_first_batch_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["import", "m:build", "--arrival", "checkpoint:checkpoint"]) == 2
+    assert "has no first batch." in " ".join(capsys.readouterr().err.split())
 
 
 def test_import_of_an_unknown_module_is_one_line(spark, queries, capsys):

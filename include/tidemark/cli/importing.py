@@ -10,12 +10,13 @@ import typer
 import yaml
 from rich.text import Text
 
-from tidemark.cli.common import print_result
+from tidemark.cli.common import get_lake_root, print_result
 from tidemark.errors import UserError
 from tidemark.importing.draft import Draft
-from tidemark.importing.pipeline_draft import ImportOptions, create_draft, to_pipeline_name
+from tidemark.importing.pipeline_draft import ImportOptions, create_draft, get_checkpoint, to_pipeline_name
 from tidemark.importing.pipeline_writer import format_pipeline_file
 from tidemark.importing.sources import get_source_name, import_join
+from tidemark.importing.spark_checkpoint import read_checkpoint_start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,11 +74,25 @@ def import_(
 
     Example: `tidemark import plan.json --left-table orders --right-table shipments --arrival received_at`
     """
+    checkpoint = get_checkpoint(arrival)
+    first_batch = read_checkpoint_start(checkpoint, get_lake_root()) if checkpoint else None
     job_settings = dict(_split_option("--conf", text) for text in conf or ())
+    if first_batch:
+        job_settings = {**first_batch.settings, **job_settings}
     stream_join = import_join(source, join, job_settings, _start_session)
     overrides = {key: _parse_value(value) for key, value in (_split_option("--set", text) for text in settings or ())}
     pipeline_name = name or to_pipeline_name(stream_join.name or get_source_name(source))
-    options = ImportOptions(pipeline_name, left_table, right_table, arrival, start, every, overrides)
+    options = ImportOptions(
+        name=pipeline_name,
+        lake=get_lake_root(),
+        left_table=left_table,
+        right_table=right_table,
+        arrival=arrival,
+        start=start,
+        every=every,
+        first_batch=first_batch.time if first_batch else None,
+        overrides=overrides,
+    )
     draft = create_draft(stream_join, options)
     path = output or Path(f"{pipeline_name}.yaml")
     _write_new_file(path, format_pipeline_file(draft, source))

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,6 +15,7 @@ from pydantic import ValidationError
 from tidemark.config.loader import PLACEHOLDER, explain_validation_error
 from tidemark.config.pipeline import Pipeline
 from tidemark.config.sides import SIDES, SideName
+from tidemark.config.types import format_instant, from_micros, parse_duration, to_micros
 from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Draft, Section, Setting, flatten
 from tidemark.importing.stream_join import StreamInput, StreamJoin
@@ -20,6 +23,7 @@ from tidemark.importing.stream_join import StreamInput, StreamJoin
 DEFAULT_SLICE = "1 hour"
 _EVENT_TIME = "event-time"
 _COMMIT = "commit"
+_CHECKPOINT = "checkpoint:"
 _ARRIVAL_FORMS = f"--arrival COLUMN, {_COMMIT}, kafka:COLUMN or {_EVENT_TIME}"
 _EXAMPLES: dict[str, Any] = {
     "slices.start": "2000-01-01T00:00Z",
@@ -35,11 +39,15 @@ class ImportOptions:
 
     name: str
     """Name of the pipeline."""
+    lake: str = ""
+    """Lake root, to which paths of tables are relative."""
     left_table: str | None = None
     right_table: str | None = None
     arrival: str | None = None
     start: str | None = None
     every: str | None = None
+    first_batch: datetime | None = None
+    """Time of a query's first micro-batch, in place of `start`."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the pipeline file by dotted names."""
 
@@ -77,6 +85,8 @@ def _is_settled(subject: str, settings: Section) -> bool:
     """Return True if a setting that a plan lacks is in the file after all."""
     names = dict(flatten(settings))
     side = subject.partition(".")[0]
+    if subject == "slices":
+        return "left.arrival.streaming_checkpoint" in names
     if subject == "idle_timeout":
         return all(f"{side}.{subject}" in names for side in SIDES)
     if subject.endswith(".partition") and f"{side}.arrival" in names:
@@ -97,19 +107,35 @@ def to_pipeline_name(text: str) -> str:
 def _complete_input(
     side: SideName, source: StreamInput, table: str | None, options: ImportOptions, *, on_arrival: bool
 ) -> Section:
-    settings: Section = {
-        "table": Setting(table, f"--{side}-table")
-        if table
-        else Setting(PLACEHOLDER, f"Delta table with the rows of {source.source}: --{side}-table")
-    }
+    settings: Section = {"table": _create_table(side, source, table, options.lake)}
     if event_time := source.settings.get("event_time"):
         settings["event_time"] = event_time
     arrival = _create_arrival(options.arrival)
     if on_arrival:
         settings["event_time"] = Setting(_get_arrival_column(arrival), "the arrival: the only time on processing time")
-    if arrival:
+    if checkpoint := get_checkpoint(options.arrival):
+        settings["arrival"] = {"streaming_checkpoint": Setting(checkpoint, "--arrival"), **source.checkpoint_settings}
+    elif arrival:
         settings["arrival"] = arrival
     return settings | {name: entry for name, entry in source.settings.items() if name != "event_time"}
+
+
+def _create_table(side: SideName, source: StreamInput, table: str | None, lake: str) -> Setting:
+    """Return the table that the user gives, else the path of the stream, relative to the lake root if it is there."""
+    if table:
+        return Setting(table, f"--{side}-table")
+    if not source.path:
+        return Setting(PLACEHOLDER, f"Delta table with the rows of {source.source}: --{side}-table")
+    path = source.path.removeprefix("file:")
+    if "://" not in path:
+        root = Path(lake).absolute()
+        path = str(Path(path).relative_to(root) if Path(path).is_relative_to(root) else Path(path))
+    return Setting(path, "path of the stream")
+
+
+def get_checkpoint(arrival: str | None) -> str | None:
+    """Return the path of the checkpoint that `--arrival` names; None for another arrival."""
+    return arrival.removeprefix(_CHECKPOINT) if arrival and arrival.startswith(_CHECKPOINT) else None
 
 
 def _create_arrival(text: str | None) -> Setting | None:
@@ -119,8 +145,6 @@ def _create_arrival(text: str | None) -> Setting | None:
             return Setting(PLACEHOLDER, f"the order in which rows arrived: {_ARRIVAL_FORMS}")
         case ("kafka", column) if column:
             return Setting({"kafka": column}, "--arrival")
-        case ("checkpoint", path) if path:
-            return Setting({"streaming_checkpoint": path}, "--arrival")
     return None if text == _EVENT_TIME else Setting(text, "--arrival")
 
 
@@ -136,7 +160,7 @@ def _get_arrival_column(arrival: Setting | None) -> Any:
 
 
 def _create_slices(join: StreamJoin, options: ImportOptions) -> Section:
-    is_micro_batch = join.dialect.value == "spark" and not str(options.arrival).startswith("checkpoint:")
+    is_micro_batch = join.dialect.value == "spark" and not get_checkpoint(options.arrival)
     if options.every:
         every = Setting(options.every, "--every")
     elif is_micro_batch:
@@ -145,9 +169,24 @@ def _create_slices(join: StreamJoin, options: ImportOptions) -> Section:
         every = Setting(DEFAULT_SLICE, "default of --every; it does not change the rows")
     if options.start:
         start = Setting(options.start, "--start")
+    elif options.first_batch and not every.is_open:
+        start = Setting(_floor(options.first_batch, every), "first batch of the checkpoint, rounded down")
     else:
         start = Setting(PLACEHOLDER, "time from which the stream read: --start")
     return {"every": every, "start": start}
+
+
+def _floor(instant: datetime, every: Setting) -> str:
+    """Round an instant down to a multiple of the slice's length.
+
+    Raises:
+        ImportRefusedError: The length is no positive duration.
+    """
+    try:
+        length = to_micros(parse_duration(every.value))
+        return format_instant(from_micros(to_micros(instant) // length * length))
+    except (ValueError, ZeroDivisionError) as error:
+        raise ImportRefusedError(f"--every: {error}") from None
 
 
 def _override(settings: Section, name: str, value: Any) -> None:

@@ -19,8 +19,8 @@ from tidemark.importing.spark_expressions import (
 
 DELAY = "delayMs"
 """Field of a watermark's node with its delay, which `toJSON` leaves out."""
-SOURCE = "sourceDescription"
-"""Field of a source's node with its format and path."""
+FORMAT, OPTIONS = "sourceFormat", "sourceOptions"
+"""Fields of a source's node with its format and options, which `toJSON` leaves out."""
 _PASSED = ("SubqueryAlias", "ResolvedHint", "View")
 _RESULTS = {"Join": "another join", "Aggregate": "an aggregate", "Union": "a union", "Deduplicate": "a deduplication"}
 
@@ -30,7 +30,9 @@ class SparkInput:
     """An input of a join, at some node of the plan."""
 
     source: str
-    """Format and path of the source, or its table."""
+    """Format of the source, such as delta."""
+    options: Mapping[str, str]
+    """Options of the reader, in lower case."""
     attributes: Mapping[int, Expression]
     """The node's output columns by id."""
     time: Expression | None = None
@@ -51,7 +53,7 @@ def trace_input(tree: Tree, side: SideName) -> SparkInput:
             get_expression_id(column): Column((str(column["name"]),), str(column["dataType"]), side)
             for column in columns
         }
-        return SparkInput(str(tree.fields.get(SOURCE, "")), attributes)
+        return SparkInput(str(tree.fields.get(FORMAT, "")), tree.fields.get(OPTIONS, {}), attributes)
     steps = {"Project": _project, "Filter": _filter, "EventTimeWatermark": _add_watermark, "Expand": _expand}
     if tree.kind in _PASSED:
         return trace_input(tree.children[0], side)

@@ -349,7 +349,12 @@ def _read_input(rows: SparkInput, time: Expression | None, condition: Condition)
         settings["watermark_delay"] = Setting(delay, "withWatermark")
     if rows.filters:
         settings["where"] = Setting(_write_filters(rows.filters), "where")
-    return StreamInput(rows.source or "the stream", settings)
+    path = rows.options.get("path", "") if rows.source == "delta" else ""
+    version = rows.options.get("startingversion", "")
+    starting: Section = {}
+    if version.isdigit():
+        starting["starting_version"] = Setting(int(version), "startingVersion of the reader")
+    return StreamInput(f"{rows.source} {path}".strip() or "the stream", settings, rows.source, path, starting)
 
 
 def _write_filters(filters: Sequence[Expression]) -> str:
@@ -399,6 +404,7 @@ def _read_settings(settings: Mapping[str, str]) -> Section:
 
 
 def _list_omissions(settings: Mapping[str, str]) -> Iterator[Omission]:
+    """Yield what neither the plan nor a checkpoint has."""
     yield Omission(
         "slices",
         "A slice is one micro-batch, whose times no plan has. Pass --arrival checkpoint:PATH to replay them.",

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.errors import ImportRefusedError, UserError
 from tidemark.formatting import to_single_line
 from tidemark.importing.spark_expressions import Tree, parse_tree
-from tidemark.importing.spark_input import DELAY, SOURCE
+from tidemark.importing.spark_input import DELAY, FORMAT, OPTIONS
 from tidemark.importing.spark_join import ALLOW_MULTIPLE, ANSI, POLICY
 from tidemark.spark.engine import require_classic_session
 
@@ -57,7 +57,7 @@ def read_plan(query: DataFrame) -> Tree:
         if node["class"] == _WATERMARK:
             node[DELAY] = watermarks.getDelayMs(java_node.delay())
         elif not node["num-children"]:
-            node[SOURCE] = _describe_source(java_node)
+            node[FORMAT], node[OPTIONS] = _read_source(java_node)
     return parse_tree(nodes)
 
 
@@ -88,14 +88,18 @@ def _list_java_nodes(plan: Any) -> list[Any]:
     return [plan, *(node for number in range(children.size()) for node in _list_java_nodes(children.apply(number)))]
 
 
-def _describe_source(java_node: Any) -> str:
-    """Return the format of a stream's source and its path, if it has one."""
+def _read_source(java_node: Any) -> tuple[str, dict[str, str]]:
+    """Return the format of a stream's source, and the options of its reader, in lower case."""
     kind = str(java_node.getClass().getSimpleName())
     if kind == "StreamingRelationV2":
-        return str(java_node.sourceName())
+        return str(java_node.sourceName()), _to_dict(java_node.extraOptions().asCaseSensitiveMap().entrySet().toArray())
     if kind == "StreamingRelation":
         source = java_node.dataSource()
-        options = source.options()
-        path = options.get("path")
-        return f"{source.className()} {path.get()}" if path.isDefined() else str(source.className())
-    return kind
+        options = source.options().toSeq()
+        pairs = [options.apply(number) for number in range(options.size())]
+        return str(source.className()), {str(pair._1()).lower(): str(pair._2()) for pair in pairs}  # noqa: SLF001
+    return kind, {}
+
+
+def _to_dict(entries: Any) -> dict[str, str]:
+    return {str(entry.getKey()).lower(): str(entry.getValue()) for entry in entries}

@@ -18,6 +18,10 @@ class StreamInput:
     """Settings of the input that the plan has: event_time, watermark_delay, where and so on."""
     connector: str = ""
     """Kind of source, such as kafka; empty if unknown."""
+    path: str = ""
+    """Path of the Delta table that the stream reads; empty for another source."""
+    checkpoint_settings: Section = field(default_factory=dict)
+    """Settings of the arrival that a checkpoint lacks."""
 
 
 @dataclass(frozen=True)
