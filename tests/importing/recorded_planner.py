@@ -1,7 +1,11 @@
-"""Record answers of Flink's planner to the scripts of these tests: `python -m tests.importing.recorded_planner`."""
+"""Record answers of Flink's planner to the scripts of these tests.
+
+`python -m tests.importing.recorded_planner NAME...` records some of them again, without names all.
+"""
 
 import gzip
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,18 +46,18 @@ def read_answers():
         return {record["name"]: Answer(record["script"], record["answer"]) for record in records}
 
 
-def main():
-    """Ask Flink's planner, and write its answers."""
-    records = [
-        {"name": name, "script": script, "answer": flink_planner.ask_planner(script, {})}
-        for name, script in list_scripts().items()
-    ]
+def main(names):
+    """Ask Flink's planner about some scripts, by default all, and write its answers."""
+    scripts = list_scripts()
+    answers = {name: record.answer for name, record in read_answers().items()} if names else {}
+    for name in names or scripts:
+        answers[name] = flink_planner.ask_planner(scripts[name], {})
+        print(name, answers[name].get("error", f"{len(answers[name].get('plans', []))} plans"))
+    records = ({"name": name, "script": script, "answer": answers[name]} for name, script in scripts.items())
     text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
     with ANSWERS.open("wb") as file, gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as compressed:
         compressed.write(text.encode())
-    for record in records:
-        print(record["name"], record["answer"].get("error", f"{len(record['answer'].get('plans', []))} plans"))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

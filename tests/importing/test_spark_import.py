@@ -70,8 +70,8 @@ def test_import_of_a_live_query_gives_its_pipeline(spark, lake, write, pipeline,
             for side, rows in zip(SIDES, streams, strict=True)
         }
         with override_settings(spark, query["settings"]):
-            stream_join = import_spark_join(read_plan(join_sides(query, sides)), None, read_settings(spark))
-        imported = read_back(create_draft(stream_join, ImportOptions("imported", str(lake), **OPTIONS)))
+            stream_join = import_spark_join(read_plan(join_sides(query, sides)), name, None, read_settings(spark))
+        imported = read_back(create_draft(stream_join, ImportOptions("", str(lake), **OPTIONS)))
 
         assert (name, imported.join) == (name, expected.join)
         assert imported.spark == expected.spark

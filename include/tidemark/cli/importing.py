@@ -13,9 +13,9 @@ from rich.text import Text
 from tidemark.cli.common import get_lake_root, print_result
 from tidemark.errors import UserError
 from tidemark.importing.draft import Draft
-from tidemark.importing.pipeline_draft import ImportOptions, create_draft, get_checkpoint, to_pipeline_name
+from tidemark.importing.pipeline_draft import ImportOptions, create_draft, get_checkpoint
 from tidemark.importing.pipeline_writer import format_pipeline_file
-from tidemark.importing.sources import get_source_name, import_join
+from tidemark.importing.sources import import_join
 from tidemark.importing.spark_checkpoint import read_checkpoint_start
 
 if TYPE_CHECKING:
@@ -81,9 +81,8 @@ def import_(
         job_settings = {**first_batch.settings, **job_settings}
     stream_join = import_join(source, join, job_settings, _start_session)
     overrides = {key: _parse_value(value) for key, value in (_split_option("--set", text) for text in settings or ())}
-    pipeline_name = name or to_pipeline_name(stream_join.name or get_source_name(source))
     options = ImportOptions(
-        name=pipeline_name,
+        name=name or "",
         lake=get_lake_root(),
         left_table=left_table,
         right_table=right_table,
@@ -94,7 +93,7 @@ def import_(
         overrides=overrides,
     )
     draft = create_draft(stream_join, options)
-    path = output or Path(f"{pipeline_name}.yaml")
+    path = output or Path(f"{draft.get_content()['name']}.yaml")
     _write_new_file(path, format_pipeline_file(draft, source))
     value = {
         "file": str(path),

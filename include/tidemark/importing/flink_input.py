@@ -13,6 +13,7 @@ from tidemark.importing.flink_expressions import format_type, parse_expression
 from tidemark.importing.flink_plan import FlinkPlan, PlanNode
 
 _WINDOW_COLUMNS = ("window_start", "window_end", "window_time")
+_DEFAULT_DATABASE = "default_catalog.default_database."
 _METADATA_PREFIX = "$metadata$"
 _PASSED = ("exchange", "drop-update-before", "mini-batch-assigner")
 """Nodes that neither change nor remove rows of an append-only table."""
@@ -72,6 +73,11 @@ class PlanInput:
     window_node: PlanNode | None = None
     session_keys: tuple[Expression, ...] = ()
     """Columns by which session windows are partitioned."""
+
+    @property
+    def short_name(self) -> str:
+        """Name of the source table, without the default catalog and database."""
+        return self.table.removeprefix(_DEFAULT_DATABASE)
 
 
 def trace_input(plan: FlinkPlan, node: PlanNode, side: SideName) -> PlanInput:

@@ -42,6 +42,8 @@ class JobSettings:
     """Options of tables by name, if the plan has others."""
     is_job_plan: bool
     """True if the job's own Flink has compiled the plan."""
+    name: str = ""
+    """Name of the file."""
 
 
 def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> StreamJoin:
@@ -76,8 +78,9 @@ def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> Stre
         top_level |= _read_time_zone(node, job)
     sinks = [sink for sink in map(_get_sink_name, plan.find_sinks(node)) if sink]
     return StreamJoin(
-        title=f"{node.label}: {inputs['left'].table} with {inputs['right'].table}",
-        name=sinks[0] if sinks else "",
+        title=f"{node.label}: {inputs['left'].short_name} with {inputs['right'].short_name}",
+        name=sinks[0] if sinks else job.name,
+        name_origin="output table of the job" if sinks else "name of the file",
         dialect=Setting("flink-sql", "the plan is of Flink SQL"),
         inputs={side: _read_input(side, rows, job, is_event_time=is_event_time) for side, rows in inputs.items()},
         join=join,
@@ -258,11 +261,11 @@ def _read_input(side: SideName, rows: PlanInput, job: JobSettings, *, is_event_t
     if is_event_time and watermark:
         settings["event_time"] = _read_event_time(watermark.time, watermark.node)
         delay = format_duration(timedelta(milliseconds=watermark.delay_ms))
-        settings["watermark_delay"] = Setting(delay, watermark.node.title)
+        settings["watermark_delay"] = Setting(delay, watermark.node.quote("watermark"))
         settings |= _read_idle_timeout(rows, job)
     settings |= _read_filters(side, rows, has_watermark=is_event_time)
     options = job.tables.get(rows.table, rows.options)
-    return StreamInput(rows.table, settings, str(options.get("connector", "")))
+    return StreamInput(rows.short_name, settings, str(options.get("connector", "")))
 
 
 def _read_event_time(time: Expression, node: PlanNode) -> Setting:
@@ -307,7 +310,7 @@ def _read_filters(side: SideName, rows: PlanInput, *, has_watermark: bool) -> Se
     conditions = [part for rows_filter in rows.filters for part in list_conjuncts(rows_filter.condition)]
     node = rows.filters[-1].node
     where = _write_condition(conditions, f"the filter of the {side} input ({node.label})")
-    settings: Section = {"where": Setting(where, node.title)}
+    settings: Section = {"where": Setting(where, node.quote("where"))}
     if has_watermark and positions == {True}:
         settings["filter"] = Setting("before_watermark", f"{node.title} is below the watermark")
     return settings

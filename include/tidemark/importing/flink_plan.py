@@ -39,11 +39,15 @@ class PlanNode:
         join_type = f"{str(spec['joinType']).lower()} " if "joinType" in spec else ""
         return f"{join_type}{self.kind.replace('-', ' ')}, node {self.node_id}"
 
+    def quote(self, part: str) -> str:
+        """Return the number, and a part of the description such as `where`; the whole title without this part."""
+        match = re.search(rf"\b{part}=\[(.*)\]\)$", str(self.content.get("description", "")))
+        return _shorten(f"node {self.node_id}: {part} {match[1]}") if match else self.title
+
     @property
     def title(self) -> str:
         """Number and description, shortened."""
-        text = f"node {self.node_id}: {self.content.get('description') or self.kind}"
-        return text if len(text) <= _MAX_DESCRIPTION else f"{text[: _MAX_DESCRIPTION - 4]} ..."
+        return _shorten(f"node {self.node_id}: {self.content.get('description') or self.kind}")
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,10 @@ def create_plan(content: Any) -> FlinkPlan:
             "it is not a compiled plan: flinkVersion, nodes or edges are missing. Give the file that COMPILE PLAN "
             "writes, not the output of EXPLAIN."
         ) from None
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_DESCRIPTION else f"{text[: _MAX_DESCRIPTION - 4]} ..."
 
 
 def _get_kind(text: str) -> str:

@@ -38,7 +38,7 @@ class ImportOptions:
     """What the user adds to a plan."""
 
     name: str
-    """Name of the pipeline."""
+    """Name of the pipeline; empty for the name of the join."""
     lake: str = ""
     """Lake root, to which paths of tables are relative."""
     left_table: str | None = None
@@ -61,7 +61,7 @@ def create_draft(join: StreamJoin, options: ImportOptions) -> Draft:
     tables = {"left": options.left_table, "right": options.right_table}
     is_processing_time = "time" in join.join
     settings: Section = {
-        "name": Setting(options.name, "--name, the job's output table or the file"),
+        "name": Setting(options.name or to_pipeline_name(join.name), "--name" if options.name else join.name_origin),
         "dialect": join.dialect,
         **{name: entry for name, entry in join.top_level.items() if isinstance(entry, Setting)},
         **{

@@ -23,7 +23,7 @@ def format_pipeline_file(draft: Draft, source: str) -> str:
         source: What the join was imported from.
     """
     head = [f"Written by tidemark import {source}", f"The join: {draft.title}"]
-    lines = [f"# {to_single_line(line)}" for line in head]
+    lines = [line for text in head for line in _wrap(text, "# ", "#   ")]
     if draft.omissions:
         lines += ["# Not taken over:", *_format_omissions(draft.omissions)]
     return "\n".join([*lines, *_format_section(draft.settings, "")]) + "\n"
@@ -31,10 +31,13 @@ def format_pipeline_file(draft: Draft, source: str) -> str:
 
 def _format_omissions(omissions: list[Omission]) -> Iterator[str]:
     for omission in omissions:
-        text = to_single_line(f"{omission.subject}: {omission.reason}")
-        yield from textwrap.wrap(
-            text, _COLUMNS, initial_indent="# - ", subsequent_indent="#   ", break_on_hyphens=False
-        )
+        yield from _wrap(f"{omission.subject}: {omission.reason}", "# - ", "#   ")
+
+
+def _wrap(text: str, first: str, other: str) -> list[str]:
+    """Wrap one line of text into lines that begin with the given texts."""
+    line = to_single_line(text)
+    return textwrap.wrap(line, _COLUMNS, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
 
 
 def _format_section(section: Section, indent: str) -> Iterator[str]:

@@ -45,11 +45,6 @@ def import_join(
     raise UserError(f"{source} cannot be imported. Give a compiled plan (.json), a script (.sql) or MODULE:FUNCTION.")
 
 
-def get_source_name(source: str) -> str:
-    """Return the name of a source: of the file, or of the function."""
-    return Path(source).stem if Path(source).suffix in (_PLAN_SUFFIX, _SQL_SUFFIX) else source.rpartition(":")[2]
-
-
 def import_compiled_plan(path: Path, number: int | None, settings: Mapping[str, str]) -> StreamJoin:
     """Import a join of the file that COMPILE PLAN has written.
 
@@ -65,7 +60,7 @@ def import_compiled_plan(path: Path, number: int | None, settings: Mapping[str, 
     with prefix_errors(str(path)):
         plan = parse_plan(_read_text(path))
         node = choose_join([(plan, node) for node in plan.list_joins()], [plan], number)[1]
-        return import_flink_join(plan, node, JobSettings(settings, {}, is_job_plan=True))
+        return import_flink_join(plan, node, JobSettings(settings, {}, is_job_plan=True, name=path.stem))
 
 
 def import_flink_sql(path: Path, number: int | None, settings: Mapping[str, str]) -> StreamJoin:
@@ -85,7 +80,9 @@ def import_flink_sql(path: Path, number: int | None, settings: Mapping[str, str]
         joins = [(plan, node) for plan in script.plans for node in plan.list_joins()]
         plan, node = choose_join(joins, script.plans, number)
         plan_settings = {**settings, **script.settings[script.plans.index(plan)]}
-        join = import_flink_join(plan, node, JobSettings(plan_settings, script.tables, is_job_plan=False))
+        join = import_flink_join(
+            plan, node, JobSettings(plan_settings, script.tables, is_job_plan=False, name=path.stem)
+        )
     ignored = tuple(Omission("statement", f"{text} ... has no effect on a plan.") for text in script.ignored)
     return replace(join, omissions=(*join.omissions, *ignored))
 
@@ -109,7 +106,9 @@ def import_spark_query(spark: SparkSession, source: str, number: int | None, set
 
     with prefix_errors(source):
         query = build_query(spark, source)
-        return import_spark_join(read_plan(query), number, {**read_settings(spark), **settings})
+        return import_spark_join(
+            read_plan(query), source.rpartition(":")[2], number, {**read_settings(spark), **settings}
+        )
 
 
 def choose_join(

@@ -72,11 +72,12 @@ class Condition:
     others: list[str] = field(default_factory=list)
 
 
-def import_spark_join(plan: Tree, number: int | None, settings: Mapping[str, str]) -> StreamJoin:
+def import_spark_join(plan: Tree, name: str, number: int | None, settings: Mapping[str, str]) -> StreamJoin:
     """Translate a join of a streaming query.
 
     Args:
         plan: The analysed plan.
+        name: Name of the query.
         number: Number of the join, from 1; None if it is the only one.
         settings: Spark settings of the query.
 
@@ -107,7 +108,8 @@ def import_spark_join(plan: Tree, number: int | None, settings: Mapping[str, str
     ]
     return StreamJoin(
         title=f"{_JOIN_TYPES[join_type]} join of {inputs['left'].source} with {inputs['right'].source}",
-        name="",
+        name=name,
+        name_origin="name of the function",
         dialect=Setting("spark", "a query of Structured Streaming"),
         inputs={side: _read_input(rows, condition.times.get(side), condition) for side, rows in inputs.items()},
         join={"type": Setting(_JOIN_TYPES[join_type], f"joinType {join_type}"), **_write_condition(condition)},

@@ -31,7 +31,9 @@ class StreamJoin:
     title: str
     """The join in one line, for the head of the file."""
     name: str
-    """Name that the job gives to the result; empty without one."""
+    """Name that the job gives to the result."""
+    name_origin: str
+    """Place of the name in the job."""
     dialect: Setting
     inputs: dict[SideName, StreamInput]
     join: Section
