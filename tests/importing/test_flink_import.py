@@ -2,7 +2,10 @@
 
 import copy
 import json
+import re
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,6 +18,8 @@ from tidemark.errors import ImportRefusedError, PipelineFileError
 from tidemark.importing import flink_planner
 from tidemark.importing.flink_join import CLEANUP, IDLE_TIMEOUT, TIME_ZONE
 from tidemark.importing.flink_plan import create_plan
+from tidemark.importing.pipeline_draft import ImportOptions, create_draft
+from tidemark.importing.sources import import_compiled_plan
 
 ANSWERS = read_answers()
 FILLED = ["--left-table", "l", "--right-table", "r", "--arrival", "received_at", "--start", "2024-01-01T00:00Z"]
@@ -403,6 +408,54 @@ def test_joins_of_public_jobs_are_imported_or_refused_with_a_reason(import_plan,
 
         assert (code, job) == (2 if reason else 0, job)
         assert (reason or "") in " ".join(capsys.readouterr().err.split())
+
+
+def list_paths(value, path=()):
+    """Yield the path of each part of a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in items:
+        yield (*path, key)
+        yield from list_paths(part, (*path, key))
+
+
+@pytest.mark.parametrize("name", ["orders", "windows", "processing_time"])
+def test_import_of_a_damaged_plan_is_refused_or_complete(name, tmp_path):
+    original, file = get_plan(name), tmp_path / "plan.json"
+    for path in list_paths(original):
+        plan = copy.deepcopy(original)
+        *parents, last = path
+        target = plan
+        for parent in parents:
+            target = target[parent]
+        del target[last]
+        file.write_text(json.dumps(plan))
+
+        with suppress(ImportRefusedError):
+            join = import_compiled_plan(file, None, {TIME_ZONE: "UTC"})
+            create_draft(join, ImportOptions("p", arrival="at"))
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "import.md").read_text()
+
+
+def test_transcripts_of_the_page_are_output_of_the_command(tmp_path, capsys):
+    commands = re.findall(r"^\$ tidemark (.*)\n((?:.+\n)*?)```", PAGE, re.MULTILINE)
+    for name in ("shipped", "chain"):
+        (tmp_path / f"{name}.sql").write_text(SCRIPTS[name])
+
+    for command, output in commands:
+        main(command.split())
+        captured = capsys.readouterr()
+        assert captured.out + captured.err == output
+    assert len(commands) == 3
+    [yaml_block] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    lines = (tmp_path / "shipped.yaml").read_text().splitlines(keepends=True)
+    assert yaml_block == "".join(line for line in lines if not line.startswith("#"))
+
+
+def test_page_names_the_public_jobs():
+    for job in PUBLIC_JOBS:
+        assert job.partition(" q")[0].partition(",")[0] in PAGE
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def import_compiled_plan(path: Path, number: int | None, settings: Mapping[str, 
     with prefix_errors(str(path)):
         plan = parse_plan(_read_text(path))
         node = choose_join([(plan, node) for node in plan.list_joins()], [plan], number)[1]
-        return import_flink_join(plan, node, JobSettings(settings, {}, is_job_plan=True, name=path.stem))
+        return _import_join_node(plan, node, JobSettings(settings, {}, is_job_plan=True, name=path.stem))
 
 
 def import_flink_sql(path: Path, number: int | None, settings: Mapping[str, str]) -> StreamJoin:
@@ -80,11 +80,25 @@ def import_flink_sql(path: Path, number: int | None, settings: Mapping[str, str]
         joins = [(plan, node) for plan in script.plans for node in plan.list_joins()]
         plan, node = choose_join(joins, script.plans, number)
         plan_settings = {**settings, **script.settings[script.plans.index(plan)]}
-        join = import_flink_join(
+        join = _import_join_node(
             plan, node, JobSettings(plan_settings, script.tables, is_job_plan=False, name=path.stem)
         )
     ignored = tuple(Omission("statement", f"{text} ... has no effect on a plan.") for text in script.ignored)
     return replace(join, omissions=(*join.omissions, *ignored))
+
+
+def _import_join_node(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> StreamJoin:
+    """Import a join, and refuse a plan that lacks a part.
+
+    Raises:
+        ImportRefusedError: A pipeline cannot express the join, or the plan has an unknown form.
+    """
+    try:
+        return import_flink_join(plan, node, job)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ImportRefusedError(
+            f"the plan has an unknown form at the {node.label}: {error!r}. Compile it with a Flink from 1.17 to 2.3."
+        ) from None
 
 
 def import_spark_query(spark: SparkSession, source: str, number: int | None, settings: Mapping[str, str]) -> StreamJoin:
