@@ -21,6 +21,8 @@ from tidemark.importing.flink_plan import create_plan
 from tidemark.importing.pipeline_draft import ImportOptions, create_draft
 from tidemark.importing.sources import import_compiled_plan
 
+PROJECT = Path(__file__).parents[2]
+FLINK = PROJECT / ".venv-flink" / "bin" / "python"
 ANSWERS = read_answers()
 FILLED = ["--left-table", "l", "--right-table", "r", "--arrival", "received_at", "--start", "2024-01-01T00:00Z"]
 """Options for everything that no plan has."""
@@ -435,11 +437,11 @@ def test_import_of_a_damaged_plan_is_refused_or_complete(name, tmp_path):
             create_draft(join, ImportOptions("p", arrival="at"))
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "import.md").read_text()
+PAGE = (PROJECT / "docs" / "import.md").read_text()
 
 
 def test_transcripts_of_the_page_are_output_of_the_command(tmp_path, capsys):
-    commands = re.findall(r"^\$ tidemark (.*)\n((?:.+\n)*?)```", PAGE, re.MULTILINE)
+    commands = re.findall(r"^\$ tidemark (.*)\n((?:(?!\$|```).+\n)*)", PAGE, re.MULTILINE)
     for name in ("shipped", "chain"):
         (tmp_path / f"{name}.sql").write_text(SCRIPTS[name])
 
@@ -447,7 +449,7 @@ def test_transcripts_of_the_page_are_output_of_the_command(tmp_path, capsys):
         main(command.split())
         captured = capsys.readouterr()
         assert captured.out + captured.err == output
-    assert len(commands) == 3
+    assert len(commands) == 4
     [yaml_block] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     lines = (tmp_path / "shipped.yaml").read_text().splitlines(keepends=True)
     assert yaml_block == "".join(line for line in lines if not line.startswith("#"))
@@ -460,10 +462,10 @@ def test_page_names_the_public_jobs():
 
 @pytest.mark.slow
 @pytest.mark.process
+@pytest.mark.skipif(not FLINK.exists(), reason="Flink is not installed: make flink-reference installs it")
 def test_planner_answers_as_recorded(monkeypatch):
     monkeypatch.undo()
-    python = flink_planner.find_flink_python()
-    assert python
+    monkeypatch.setenv(flink_planner.FLINK_PYTHON_VARIABLE, str(FLINK))
     record = ANSWERS["orders"]
 
     assert flink_planner.ask_planner(record.script, {}) == record.answer

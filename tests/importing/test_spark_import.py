@@ -148,6 +148,26 @@ def chained():
     return documented().join(third, F.expr("thirdId = clickId AND thirdTime <= clickTime + interval 1 hour"))
 
 
+def time_as_key():
+    second = clicks.withColumn("other", F.col("clickTime")).withColumn("clickTime", F.expr("other + interval 1 day"))
+    condition = F.expr(f"{SAME} AND other = impressionTime")
+    return watermarked[0].join(second.withWatermark("clickTime", "1 hour"), condition)
+
+
+def random_filter():
+    return watermarked[0].where(F.rand() < 0.1).join(watermarked[1], F.expr(f"{SAME} AND clickTime = impressionTime"))
+
+
+def null_safe():
+    return watermarked[0].join(watermarked[1], F.expr("impressionId <=> clickId AND clickTime = impressionTime"))
+
+
+def uneven():
+    first, second = (rows.withColumn("w", F.window(f"{name}Time", size))
+                     for name, rows, size in zip(("impression", "click"), watermarked, ("5 minutes", "6 minutes")))
+    return first.join(second, "w").where(SAME)
+
+
 def broken():
     raise ValueError("no broker")
 """
@@ -160,6 +180,10 @@ REASONS = {
     "late_filter": "filtered by its event time after the watermark",
     "twice": "adds two intervals to a time",
     "chained": "the query has 2 joins. Choose with --join N",
+    "time_as_key": "compares the event time of one input with another column",
+    "random_filter": "a filter of an input has Rand",
+    "null_safe": "is compared by <=>",
+    "uneven": "windows of different sizes",
     "broken": "broken failed: ValueError: no broker",
     "missing": "has no function missing",
 }

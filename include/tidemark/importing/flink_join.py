@@ -192,7 +192,10 @@ def _read_windows(node: PlanNode, spec: Mapping[str, Any], inputs: Mapping[SideN
         _check_event_time(side, rows, rows.window_time)
         keys = [rows.columns[key] for key in spec[f"{side}Keys"]]
         _check_session_keys(side, rows, keys)
-    return {"window": _read_window(window)}
+    settings = _read_window(window)
+    if settings != _read_window(node.content["rightWindowing"]["window"]):
+        raise ImportRefusedError(f"the windows of both inputs differ ({node.label}). Use equal windows.")
+    return {"window": settings}
 
 
 def _check_session_keys(side: SideName, rows: PlanInput, keys: list[Expression]) -> None:

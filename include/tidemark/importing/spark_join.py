@@ -198,6 +198,8 @@ def _read_windows(part: Expression, condition: Condition) -> bool:
                     "the join compares more than one pair of windows. Compare one window per side."
                 )
             condition.windows = windows
+            for side, window in zip(SIDES, windows, strict=True):
+                condition.times.setdefault(side, window.operands[0])
             condition.comparison = "=" if name == "EqualTo" else _SIGNS[_MIRRORED[name] if is_swapped else name]
             return True
     return False
@@ -273,6 +275,11 @@ def _read_key(part: Expression, condition: Condition) -> bool:
         case Call(name="EqualTo", operands=(first, second)):
             by_side = {tuple(find_sides(operand)): operand for operand in (first, second)}
             if set(by_side) == {("left",), ("right",)}:
+                if any(operand in condition.times.values() for operand in (first, second)):
+                    raise ImportRefusedError(
+                        "the join compares the event time of one input with another column of the other by =, and "
+                        "Spark evicts by that key. Compare the event times of both."
+                    )
                 names = {side: _write_key(by_side[(side,)], side) for side in SIDES}
                 condition.keys.append(names["left"] if names["left"] == names["right"] else names)
                 return True
