@@ -18,6 +18,9 @@ _EXACT = (*_INTEGERS, "DECIMAL")
 _TEXT = ("CHAR", "VARCHAR", "STRING")
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _POSTFIX = ("IS NULL", "IS NOT NULL", "IS TRUE", "IS NOT TRUE", "IS FALSE", "IS NOT FALSE")
+_COMPARABLE = ({*_EXACT}, {*_INTEGERS, "DOUBLE"}, {"DECIMAL", "FLOAT", "DOUBLE"}, {*_TEXT})
+"""Types that both engines convert to the same type, to compare them."""
+_ARITHMETIC = {"+": "+", "-": "-", "*": "*", "MOD": "%"}
 _NULL_TYPES = {name: name for name in (*_INTEGERS, "BOOLEAN", "DOUBLE")} | {"INTEGER": "INT", "VARCHAR": "STRING"}
 _FUNCTIONS = {"CHAR_LENGTH": "char_length", "COALESCE": "coalesce", "LOWER": "lower", "UPPER": "upper"}
 _EPOCH_FUNCTIONS = {0: "timestamp_seconds", 3: "timestamp_millis"}
@@ -82,6 +85,8 @@ def _write_call(call: Call) -> str:
             text = f"{_write(left)} {name} {_write(right)}"
         case ("LIKE", (operand, Literal(value=str(pattern)))) if "\\" not in pattern:
             text = f"{_write(operand)} LIKE {_quote(pattern)}"
+        case ("+" | "-" | "*" | "MOD", (left, right)) if _can_compute(left, right):
+            text = f"{_write(left)} {_ARITHMETIC[name]} {_write(right)}"
         case ("CAST", (operand,)):
             text = _write_cast(operand, call.dtype)
         case ("TO_TIMESTAMP_LTZ", (operand, Literal(value=int(precision)))) if precision in _EPOCH_FUNCTIONS:
@@ -97,14 +102,26 @@ def _check_comparable(left: Expression, right: Expression) -> None:
     """Refuse comparisons whose operands the engines convert differently.
 
     Raises:
-        ImportRefusedError: The types differ, and are not both exact numbers.
+        ImportRefusedError: The types differ, and the engines convert them to different types.
     """
+    for part in (left, right):
+        _check_padding(part)
     roots = {get_type_root(_get_dtype(left)), get_type_root(_get_dtype(right))}
-    is_numeric = roots <= {*_EXACT} or (roots <= {*_INTEGERS, "DOUBLE"})
-    if len(roots) > 1 and not is_numeric and not roots <= {*_TEXT}:
+    if len(roots) > 1 and not any(roots <= group for group in _COMPARABLE):
         raise ImportRefusedError(
             f"compares {' with '.join(sorted(roots))}, which engines convert differently. Cast it."
         )
+
+
+def _check_padding(operand: Expression) -> None:
+    if isinstance(operand, Column) and get_type_root(operand.dtype) == "CHAR":
+        raise ImportRefusedError("compares a CHAR column, which Spark pads with spaces. Make it a STRING.")
+
+
+def _can_compute(left: Expression, right: Expression) -> bool:
+    """Return True if arithmetic has the same type in both engines. Where Flink's integers overflow, Spark fails."""
+    roots = {get_type_root(_get_dtype(left)), get_type_root(_get_dtype(right))}
+    return roots <= {"INTEGER", "BIGINT"} or roots == {"DOUBLE"}
 
 
 def _get_dtype(expression: Expression) -> str:
@@ -116,6 +133,7 @@ def _get_dtype(expression: Expression) -> str:
 
 def _write_cast(operand: Expression, dtype: str) -> str:
     """Write a cast that loses nothing. Other casts differ in rounding, overflow or text."""
+    _check_padding(operand)
     source, target = get_type_root(_get_dtype(operand)), get_type_root(dtype)
     if source == target and source not in {"DECIMAL", "CHAR", "VARCHAR"}:
         return _write(operand)
@@ -133,7 +151,7 @@ def _get_length(dtype: str) -> int:
     return int(match[1]) if match else 1
 
 
-def _write_literal(value: Any, dtype: str) -> str:
+def _write_literal(value: Any, dtype: str) -> str:  # noqa: PLR0911 - a type each
     root = get_type_root(dtype)
     if value is None and root in _NULL_TYPES:
         return f"CAST(NULL AS {_NULL_TYPES[root]})"
@@ -145,11 +163,13 @@ def _write_literal(value: Any, dtype: str) -> str:
         return str(value)
     if root == "DECIMAL" and re.fullmatch(r"-?\d+(\.\d+)?", str(value)):
         return str(value)
+    if root == "DATE" and re.fullmatch(r"\d{4}-\d\d-\d\d", str(value)):
+        return f"DATE '{value}'"
+    if root == "TIMESTAMP" and re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?", str(value)):
+        return f"TIMESTAMP_NTZ '{value}'"  # as Flink's, which has no zone; Tidemark reads a TIMESTAMP in UTC
     if root == "DOUBLE" and isinstance(value, (int, float, str)):
         return f"{float(value)!r}" if "e" in f"{float(value)!r}" else f"{float(value)!r}E0"
-    raise ImportRefusedError(
-        f"has the constant {value} of type {dtype}, which is not translated. Store it as a column."
-    )
+    raise ImportRefusedError(f"has a constant of type {dtype}, {value}, which is not translated. Use another type.")
 
 
 def _quote(text: str) -> str:
@@ -162,8 +182,10 @@ def _write_search(operand: Expression, ranges: ValueRanges) -> str:
     _check_comparable(operand, Literal(None, ranges.dtype))
     text = _write(operand)
     points = [lower[0] for lower, upper in ranges.ranges if lower and lower == upper and lower[1]]
-    if len(points) == len(ranges.ranges):
-        condition = f"{text} IN ({', '.join(_write_literal(point, ranges.dtype) for point in points)})"
+    gaps = _find_gaps(ranges)
+    if gaps or len(points) == len(ranges.ranges):
+        values = ", ".join(_write_literal(point, ranges.dtype) for point in gaps or points)
+        condition = f"{text} {'NOT IN' if gaps else 'IN'} ({values})"
         is_single = True
     else:
         parts = [_write_range(text, lower, upper, ranges.dtype) for lower, upper in ranges.ranges]
@@ -174,6 +196,16 @@ def _write_search(operand: Expression, ranges: ValueRanges) -> str:
     if ranges.null_as == "FALSE":
         return f"{condition if is_single else f'({condition})'} AND {text} IS NOT NULL"
     return condition
+
+
+def _find_gaps(ranges: ValueRanges) -> list[Any]:
+    """Return the values that are missing from a set of all other values; empty for another set."""
+    bounds = [bound for value_range in ranges.ranges for bound in value_range]
+    first, *inner, last = bounds
+    gaps = list(zip(inner[0::2], inner[1::2], strict=True))
+    if first or last or not all(lower and lower == upper and not lower[1] for lower, upper in gaps):
+        return []
+    return [lower[0] for lower, _ in gaps if lower]
 
 
 def _write_range(text: str, lower: tuple[Any, bool] | None, upper: tuple[Any, bool] | None, dtype: str) -> str:

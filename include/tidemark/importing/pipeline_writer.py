@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -59,4 +60,5 @@ def _format_section(section: Section, indent: str) -> Iterator[str]:
 def _format_value(value: Any) -> str:
     """Return a value as YAML in one line."""
     text: str = yaml.safe_dump(value, default_flow_style=True, width=1_000_000, sort_keys=False, allow_unicode=True)
-    return text.removesuffix("\n").removesuffix("\n...")
+    text = text.removesuffix("\n").removesuffix("\n...")
+    return json.dumps(value, ensure_ascii=False) if "\n" in text else text
