@@ -289,6 +289,27 @@ def test_import_does_not_replace_a_file(import_plan, capsys):
     assert "p.yaml exists already." in " ".join(capsys.readouterr().err.split())
 
 
+def test_import_of_a_script_of_many_forms_lists_what_was_not_read(import_script, capsys):
+    pipeline = import_script("forms", "--join", "2")
+
+    assert pipeline.name == "out2"
+    assert pipeline.left.watermark_delay == timedelta(seconds=10)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "statement: ADD JAR '/x.jar' ... is not run." in out
+    assert "hint: /*+ OPTIONS('scan.startup.mode'='earliest') */ is not read." in out
+
+
+def test_import_of_temporary_tables_whose_schema_the_plan_lacks_is_the_same(import_plan):
+    plan = get_plan("windows", 1)
+    for node in plan["nodes"]:
+        node.get("scanTableSource", {}).get("table", {}).pop("resolvedTable", None)
+    conf = ["--conf", f"{TIME_ZONE}=UTC"]
+
+    assert import_plan(get_plan("windows", 1), *FILLED, *conf, output="q.yaml") == 0
+    assert import_plan(plan, *FILLED, *conf) == 0
+    assert load_pipeline("p.yaml") == load_pipeline("q.yaml")
+
+
 def push_watermark_into_source(plan):
     """Move the first watermark into its source, as the planner does for Kafka."""
     scan, assigner = plan["nodes"][:2]

@@ -9,6 +9,7 @@ from typing import Any
 from tidemark.importing.expressions import Call, Column, Expression, Interval, Literal, ValueRanges
 
 _INTERNAL_NAME = re.compile(r"\$(.+)\$\d+")
+_FIELD = re.compile(r"`((?:[^`]|``)+)` ")
 _NO_EFFECT = ("REINTERPRET",)
 """Calls that only change the type which the planner sees."""
 
@@ -61,6 +62,35 @@ def format_type(dtype: Any) -> str:
         case {"type": name}:
             return format_type(name)
     return "unknown"
+
+
+def list_fields(row_type: Any) -> list[tuple[str, str]]:
+    """List names and types of the fields of a row type.
+
+    >>> list_fields("ROW<`id` BIGINT, `r` ROW<`x` INT>, `a b` DECIMAL(1, 0) NOT NULL> NOT NULL")
+    [('id', 'BIGINT'), ('r', 'ROW<`x` INT>'), ('a b', 'DECIMAL(1, 0)')]
+    """
+    if isinstance(row_type, dict):
+        return [(str(field["name"]), format_type(field["fieldType"])) for field in row_type["fields"]]
+    inner = row_type[row_type.index("<") + 1 : row_type.rindex(">")]
+    return [
+        (match[1].replace("``", "`"), format_type(part[match.end() :]))
+        for part in _split(inner)
+        if (match := _FIELD.match(part))
+    ]
+
+
+def _split(text: str) -> list[str]:
+    """Split a list of fields at the commas outside of brackets and names."""
+    depth, is_name, parts = 0, False, [""]
+    for character in text:
+        is_name ^= character == "`"
+        depth += 0 if is_name else (character in "<(") - (character in ">)")
+        if character == "," and depth == 0 and not is_name:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
 
 
 def _get_function(node: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from tidemark.config.sides import SideName
 from tidemark.errors import ImportRefusedError
 from tidemark.importing.expressions import Call, Column, Expression, Interval, WindowColumn
-from tidemark.importing.flink_expressions import format_type, parse_expression
+from tidemark.importing.flink_expressions import format_type, list_fields, parse_expression
 from tidemark.importing.flink_plan import FlinkPlan, PlanNode
 
 _WINDOW_COLUMNS = ("window_start", "window_end", "window_time")
@@ -103,30 +103,56 @@ def _read_scan(node: PlanNode, side: SideName) -> PlanInput:
     resolved = table.get("resolvedTable") or {}
     schema = (resolved.get("schema") or {}).get("columns")
     name = str(table.get("identifier") or "an anonymous table").replace("`", "")
-    if schema is None:
-        raise ImportRefusedError(
-            f"the plan has no schema of {name}. Compile it with table.plan.compile.catalog-objects = ALL."
-        )
+    if schema is None:  # of a temporary table
+        output = tuple(Column((field,), dtype) for field, dtype in list_fields(node.content["outputType"]))
+        return _apply_abilities(PlanInput(name, {}, output, node), None, side)
     physical = [Column((c["name"],), format_type(c["dataType"])) for c in schema if not c.get("kind")]
     metadata = {str(c.get("metadataKey") or c["name"]): c for c in schema if c.get("kind") == "METADATA"}
     rows = PlanInput(name, resolved.get("options") or {}, tuple(physical), node)
-    for ability in node.content["scanTableSource"].get("abilities") or ():
-        rows = _apply_ability(rows, ability, physical, metadata, side)
+    return _apply_abilities(rows, TableColumns(physical, metadata), side)
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """Columns of a source table."""
+
+    physical: list[Column]
+    metadata: Mapping[str, Any]
+    """Metadata columns by key."""
+
+
+def _apply_abilities(rows: PlanInput, table: TableColumns | None, side: SideName) -> PlanInput:
+    """Apply what the planner has moved into the source.
+
+    Args:
+        rows: Rows of the table.
+        table: All columns of the table; None if the rows have the output columns of the source already.
+        side: Side of the input.
+    """
+    for ability in rows.source.content["scanTableSource"].get("abilities") or ():
+        projected = _apply_projection(rows, ability, table)
+        rows = projected or _apply_ability(rows, ability, side)
     return rows
 
 
-def _apply_ability(
-    rows: PlanInput, ability: Mapping[str, Any], physical: list[Column], metadata: Mapping[str, Any], side: SideName
-) -> PlanInput:
-    """Apply what the planner has moved into the source."""
+def _apply_projection(rows: PlanInput, ability: Mapping[str, Any], table: TableColumns | None) -> PlanInput | None:
+    """Apply a projection in the source; None for another ability."""
     match ability:
         case {"type": "ProjectPushDown", "projectedFields": fields} if all(len(path) == 1 for path in fields):
-            return replace(rows, columns=tuple(physical[path[0]] for path in fields))
+            return replace(rows, columns=tuple(table.physical[path[0]] for path in fields)) if table else rows
         case {"type": "ReadingMetadata", "metadataKeys": keys}:
-            names = [metadata[key.removeprefix(_METADATA_PREFIX)] for key in keys]
+            if table is None:
+                return rows
+            names = [table.metadata[key.removeprefix(_METADATA_PREFIX)] for key in keys]
             added = (Column((column["name"],), format_type(column["dataType"])) for column in names)
-            own = [column for column in rows.columns if column in physical]
+            own = [column for column in rows.columns if column in table.physical]
             return replace(rows, columns=(*own, *added))
+    return None
+
+
+def _apply_ability(rows: PlanInput, ability: Mapping[str, Any], side: SideName) -> PlanInput:
+    """Apply a filter or a watermark in the source."""
+    match ability:
         case {"type": "FilterPushDown", "predicates": predicates}:
             conditions = [parse_expression(predicate, rows.columns) for predicate in predicates]
             added_filters = [Filter(condition, rows.source, is_before_watermark=True) for condition in conditions]

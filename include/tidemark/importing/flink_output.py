@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Omission, Section, Setting
 from tidemark.importing.expression_sql import to_sql
 from tidemark.importing.expressions import Call, Expression, WindowColumn, list_conjuncts
-from tidemark.importing.flink_expressions import parse_expression
+from tidemark.importing.flink_expressions import list_fields, parse_expression
 from tidemark.importing.flink_plan import FlinkPlan, PlanNode
 
-_FIELD = re.compile(r"`((?:[^`]|``)+)` ")
 _PASSED = ("calc", "exchange", "sink", "drop-update-before", "sink-materializer")
 """Operators whose results do not differ from a table of the emissions, or that follow another operator."""
 _WINDOW_COLUMNS = ("window_start", "window_end")
@@ -110,25 +107,4 @@ def _list_output_names(plan: FlinkPlan, calc: PlanNode) -> list[str]:
         names = [str(column["name"]) for column in columns if column.get("kind") in (None, "PHYSICAL")]
         if len(names) == len(calc.content["projection"]):
             return names
-    return list_field_names(calc.content["outputType"])
-
-
-def list_field_names(output_type: Any) -> list[str]:
-    """List the names of the fields of a row type.
-
-    >>> list_field_names("ROW<`id` BIGINT, `r` ROW<`x` INT>, `a b` VARCHAR(1)> NOT NULL")
-    ['id', 'r', 'a b']
-    """
-    if isinstance(output_type, dict):
-        return [str(field["name"]) for field in output_type["fields"]]
-    inner = output_type[output_type.index("<") + 1 : output_type.rindex(">")]
-    depth, names, position = 0, [], 0
-    while position < len(inner):
-        match = _FIELD.match(inner, position) if depth == 0 else None
-        if match:
-            names.append(match[1].replace("``", "`"))
-            position = match.end()
-            continue
-        depth += (inner[position] in "<(") - (inner[position] in ">)")
-        position += 1
-    return names
+    return [name for name, _ in list_fields(calc.content["outputType"])]

@@ -32,7 +32,7 @@ class CompiledScript:
     tables: dict[str, dict[str, str]]
     """Options of the tables that the script creates, by name."""
     ignored: list[str]
-    """Beginnings of the statements that have no effect on a plan."""
+    """Beginnings of the statements that were not run."""
 
 
 def compile_script(script: str, settings: Mapping[str, str]) -> CompiledScript:

@@ -74,8 +74,10 @@ class Script:
         identifier, table = operation.getTableIdentifier(), operation.getCatalogTable()
         self.tables[identifier.asSummaryString()] = dict(table.getOptions())
         catalogs = self.internal.getCatalogManager()
-        create = catalogs.createTemporaryTable if operation.isTemporary() else catalogs.createTable
-        create(_without_metadata(table).copy(_to_java(_SOURCE)), identifier, operation.isIgnoreIfExists())
+        # Plans lack the schema of temporary tables, so that these are permanent here.
+        if operation.isTemporary():
+            catalogs.dropTable(identifier, True)
+        catalogs.createTable(_without_metadata(table).copy(_to_java(_SOURCE)), identifier, operation.isIgnoreIfExists())
 
     def _compile_insert(self, statement: str, operation: Any) -> None:
         """Compile an INSERT, whose sink has another connector meanwhile."""

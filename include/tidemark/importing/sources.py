@@ -12,6 +12,7 @@ from tidemark.importing.draft import Omission
 from tidemark.importing.flink_join import JobSettings, import_flink_join
 from tidemark.importing.flink_plan import FlinkPlan, PlanNode, parse_plan
 from tidemark.importing.flink_planner import compile_script
+from tidemark.importing.sql_script import list_option_hints
 from tidemark.importing.stream_join import StreamJoin
 
 if TYPE_CHECKING:
@@ -76,15 +77,20 @@ def import_flink_sql(path: Path, number: int | None, settings: Mapping[str, str]
         ImportRefusedError: Flink refuses the script, or a pipeline cannot express the join.
     """
     with prefix_errors(str(path)):
-        script = compile_script(_read_text(path), settings)
+        text = _read_text(path)
+        script = compile_script(text, settings)
         joins = [(plan, node) for plan in script.plans for node in plan.list_joins()]
         plan, node = choose_join(joins, script.plans, number)
         plan_settings = {**settings, **script.settings[script.plans.index(plan)]}
         join = _import_join_node(
             plan, node, JobSettings(plan_settings, script.tables, is_job_plan=False, name=path.stem)
         )
-    ignored = tuple(Omission("statement", f"{text} ... has no effect on a plan.") for text in script.ignored)
-    return replace(join, omissions=(*join.omissions, *ignored))
+    ignored = tuple(Omission("statement", f"{beginning} ... is not run.") for beginning in script.ignored)
+    hints = tuple(
+        Omission("hint", f"{hint} is not read. Pass --set for what it says of watermarks.")
+        for hint in list_option_hints(text)
+    )
+    return replace(join, omissions=(*join.omissions, *ignored, *hints))
 
 
 def _import_join_node(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> StreamJoin:
@@ -120,9 +126,11 @@ def import_spark_query(spark: SparkSession, source: str, number: int | None, set
 
     with prefix_errors(source):
         query = build_query(spark, source)
-        return import_spark_join(
-            read_plan(query), source.rpartition(":")[2], number, {**read_settings(spark), **settings}
-        )
+        job_settings = {**read_settings(spark), **settings}
+        try:
+            return import_spark_join(read_plan(query), source.rpartition(":")[2], number, job_settings)
+        except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ImportRefusedError(f"the query's plan has an unknown form: {error!r}. Simplify the query.") from None
 
 
 def choose_join(

@@ -13,17 +13,28 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _HINT = "/*+"
+_OPTIONS_HINT = re.compile(r"/\*\+\s*OPTIONS\s*\(.*?\)\s*\*/", re.IGNORECASE | re.DOTALL)
+"""Hint with options of a connector."""
+_STATEMENT_SET = re.compile(r"(?:EXECUTE\s+)?STATEMENT\s+SET\s+BEGIN\s+", re.IGNORECASE)
+"""Beginning of a set of statements, up to END."""
 
 
 def split_statements(script: str) -> list[str]:
     r"""Split a script at the semicolons outside of quotes and comments. Comments are removed, hints are not.
 
+    Hints with options of a connector are removed, too, because the connector is replaced. A set of statements becomes
+    its statements.
+
     >>> split_statements("SET 'a' = ';'; -- first;\nSELECT /*+ X */ 1;")
     ["SET 'a' = ';'", 'SELECT /*+ X */ 1']
+    >>> split_statements("EXECUTE STATEMENT SET BEGIN INSERT INTO a TABLE b; INSERT INTO c TABLE d; END;")
+    ['INSERT INTO a TABLE b', 'INSERT INTO c TABLE d']
     """
     statements, start, text = [], 0, ""
     for match in _TOKEN.finditer(script):
-        if match["text"] or (match["comment"] or "").startswith(_HINT):
+        comment = match["comment"] or ""
+        is_hint = comment.startswith(_HINT) and not _OPTIONS_HINT.fullmatch(comment)
+        if match["text"] or is_hint:
             continue
         text += script[start : match.start()] + (" " if match["comment"] else "")
         start = match.end()
@@ -31,4 +42,19 @@ def split_statements(script: str) -> list[str]:
             statements.append(text)
             text = ""
     statements.append(text + script[start:])
-    return [statement.strip() for statement in statements if statement.strip()]
+    plain = (_strip_set(statement.strip()) for statement in statements)
+    return [statement for statement in plain if statement and statement.upper() != "END"]
+
+
+def list_option_hints(script: str) -> list[str]:
+    """List the hints with options of a connector.
+
+    >>> list_option_hints("SELECT * FROM t /*+ OPTIONS('a'='b') */")
+    ["/*+ OPTIONS('a'='b') */"]
+    """
+    return [match[0] for match in _OPTIONS_HINT.finditer(script)]
+
+
+def _strip_set(statement: str) -> str:
+    match = _STATEMENT_SET.match(statement)
+    return statement[match.end() :] if match else statement
