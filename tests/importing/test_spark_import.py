@@ -175,7 +175,7 @@ REASONS = {
     "aggregated": "has no join of two streams",
     "static": "has no join of two streams",
     "batch": "does not return a streaming DataFrame",
-    "no_time": "join: set exactly one of",
+    "no_time": "compares neither the event times nor windows of both inputs",
     "filtered_outer": "filters the rows of an outer or semi join",
     "late_filter": "filtered by its event time after the watermark",
     "twice": "adds two intervals to a time",

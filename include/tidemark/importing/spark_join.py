@@ -184,6 +184,11 @@ def _classify(parts: Sequence[Expression], inputs: Mapping[SideName, SparkInput]
                 raise ImportRefusedError(f"the condition of the join {error}") from None
     if not condition.keys:
         raise ImportRefusedError("the join has no equal keys, and a pipeline needs one. Join on a column too.")
+    if not (condition.bounds or condition.windows or condition.has_equal_times):
+        raise ImportRefusedError(
+            "the join compares neither the event times nor windows of both inputs, so that it keeps all rows. Compare "
+            "the times."
+        )
     return condition
 
 
