@@ -345,6 +345,28 @@ def test_import_of_a_filter_in_the_source_is_before_the_watermark(import_plan):
     assert load_pipeline("p.yaml").left.filter == "before_watermark"
 
 
+@pytest.mark.parametrize("script", ["orders", "processing_time"])
+def test_import_with_mini_batches_is_refused_if_watermarks_matter(script, import_plan, capsys):
+    plan = get_plan(script)
+    node = next(node for node in plan["nodes"] if node["type"].startswith("stream-exec-exchange"))
+    node["type"] = "stream-exec-mini-batch-assigner_1"
+
+    if script == "processing_time":
+        assert import_plan(plan, *FILLED) == 0
+    else:
+        assert import_plan(plan, *FILLED) == 2
+        assert "is delayed to the ends of mini-batches" in " ".join(capsys.readouterr().err.split())
+
+
+def test_import_of_windows_in_two_time_zones_is_refused(import_plan, capsys):
+    plan = get_plan("windows", 1)
+    join = next(node for node in plan["nodes"] if "rightWindowing" in node)
+    join["rightWindowing"]["timeAttributeType"]["type"] = "TIMESTAMP_WITHOUT_TIME_ZONE"
+
+    assert import_plan(plan, *FILLED) == 2
+    assert "in two time zones" in " ".join(capsys.readouterr().err.split())
+
+
 def test_import_of_filters_on_both_sides_of_the_watermark_is_refused(import_plan, capsys):
     plan = get_plan("orders")
     scan = push_watermark_into_source(plan)

@@ -15,7 +15,7 @@ from tidemark.importing.flink_plan import FlinkPlan, PlanNode
 _WINDOW_COLUMNS = ("window_start", "window_end", "window_time")
 _DEFAULT_DATABASE = "default_catalog.default_database."
 _METADATA_PREFIX = "$metadata$"
-_PASSED = ("exchange", "drop-update-before", "mini-batch-assigner")
+_PASSED = ("exchange", "drop-update-before")
 """Nodes that neither change nor remove rows of an append-only table."""
 _RESULTS = {
     "interval-join": "another join",
@@ -73,6 +73,8 @@ class PlanInput:
     window_node: PlanNode | None = None
     session_keys: tuple[Expression, ...] = ()
     """Columns by which session windows are partitioned."""
+    mini_batch_node: PlanNode | None = None
+    """Operator that delays watermarks to the ends of mini-batches."""
 
     @property
     def short_name(self) -> str:
@@ -248,12 +250,17 @@ def _add_window(node: PlanNode, rows: PlanInput, side: SideName) -> PlanInput:
     )
 
 
+def _delay_watermarks(node: PlanNode, rows: PlanInput, side: SideName) -> PlanInput:  # noqa: ARG001 - a step as the others
+    return replace(rows, mini_batch_node=node)
+
+
 def _pass_rows(node: PlanNode, rows: PlanInput, side: SideName) -> PlanInput:  # noqa: ARG001 - a step as the others
     return rows
 
 
 _STEPS: dict[str, Callable[[PlanNode, PlanInput, SideName], PlanInput]] = {
     "calc": _apply_calc,
+    "mini-batch-assigner": _delay_watermarks,
     "watermark-assigner": _add_watermark,
     "window-table-function": _add_window,
     **dict.fromkeys(_PASSED, _pass_rows),

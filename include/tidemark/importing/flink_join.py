@@ -173,6 +173,12 @@ def _check_event_time(side: SideName, rows: PlanInput, time: Expression | None) 
         raise ImportRefusedError(
             f"the plan has no watermark of the {side} input ({rows.table}). Declare WATERMARK FOR in its table."
         )
+    if rows.mini_batch_node:
+        raise ImportRefusedError(
+            f"the watermark of the {side} input is delayed to the ends of mini-batches ({rows.mini_batch_node.label}), "
+            "which a pipeline does not reproduce. Switch table.exec.mini-batch.enabled off in the job, or record "
+            "CURRENT_WATERMARK for each row."
+        )
     if time != rows.watermark.time:
         raise ImportRefusedError(
             f"the time of the {side} input in the join is not the time of its watermark ({rows.watermark.node.label}). "
@@ -195,6 +201,11 @@ def _read_windows(node: PlanNode, spec: Mapping[str, Any], inputs: Mapping[SideN
     settings = _read_window(window)
     if settings != _read_window(node.content["rightWindowing"]["window"]):
         raise ImportRefusedError(f"the windows of both inputs differ ({node.label}). Use equal windows.")
+    if len({node.content[f"{side}Windowing"]["timeAttributeType"]["type"] for side in SIDES}) > 1:
+        raise ImportRefusedError(
+            f"the windows of the inputs are over TIMESTAMP and TIMESTAMP_LTZ ({node.label}), and so in two time zones. "
+            "Use one type."
+        )
     return {"window": settings}
 
 
