@@ -53,6 +53,8 @@ _FUNCTIONS = {
 }
 _TYPES = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
 _BETWEEN = ("input", "lower", "upper")
+_UTC = (None, "UTC", "Etc/UTC", "GMT", "Z")
+_TIMES = ("timestamp", "timestamp_ntz", "date")
 _NUMBERS = ("byte", "short", "integer", "long")
 
 
@@ -124,11 +126,24 @@ def parse_expression(tree: Tree, attributes: Mapping[int, Expression]) -> Expres
             case Column(path=path, side=side) if tree.fields.get("name"):
                 return Column((*path, str(tree.fields["name"])), "", side)
         return Call(f"GetStructField {tree.fields['ordinal']}", operands, "")
-    if tree.kind == "Cast" and (uncast := _drop_cast(operands[0], dtype)):
-        return uncast
+    if tree.kind == "Cast":
+        return _parse_cast(operands[0], dtype, tree.fields.get("timeZoneId"))
     if tree.kind == "CreateNamedStruct" and (window := _parse_window(operands)):
         return window
     return Call(tree.kind, operands, "timestamp" if tree.kind == "TimestampAddInterval" else dtype)
+
+
+def _parse_cast(operand: Expression, dtype: str, zone: Any) -> Expression:
+    if uncast := _drop_cast(operand, dtype):
+        return uncast
+    name = f"a cast in the time zone {zone}" if _depends_on_zone(operand, dtype, zone) else "Cast"
+    return Call(name, (operand,), dtype)
+
+
+def _depends_on_zone(operand: Expression, dtype: str, zone: Any) -> bool:
+    """Return True if a cast may depend on a time zone that is not UTC, which Tidemark's sessions have."""
+    source = operand.dtype if isinstance(operand, (Column, Call, Literal)) else ""
+    return zone not in _UTC and (dtype in _TIMES or source in (*_TIMES, ""))
 
 
 def _drop_cast(operand: Expression, dtype: str) -> Expression | None:

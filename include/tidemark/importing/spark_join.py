@@ -33,6 +33,7 @@ NamedExpression = tuple[str, Expression]
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 ALLOW_MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
 ANSI = "spark.sql.ansi.enabled"
+NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 _JOIN_TYPES = {"Inner": "inner", "LeftOuter": "left", "RightOuter": "right", "FullOuter": "full", "LeftSemi": "semi"}
 _BOUNDS = {"GreaterThanOrEqual": ("lower", True), "GreaterThan": ("lower", False)}
 _BOUNDS |= {"LessThanOrEqual": ("upper", True), "LessThan": ("upper", False)}
@@ -423,5 +424,7 @@ def _list_omissions(settings: Mapping[str, str]) -> Iterator[Omission]:
         "slices",
         "A slice is one micro-batch, whose times no plan has. Pass --arrival checkpoint:PATH to replay them.",
     )
+    if settings.get(NO_DATA_BATCHES, "true").lower() == "false":
+        yield Omission(NO_DATA_BATCHES, "It is off, and a pipeline runs batches without data. Replay the checkpoint.")
     if settings.get(ANSI, "true").lower() == "false":
         yield Omission(ANSI, "It is off in the session, and a pipeline's expressions follow ANSI rules.")

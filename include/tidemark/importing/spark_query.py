@@ -16,10 +16,10 @@ from tidemark.errors import ImportRefusedError, UserError
 from tidemark.formatting import to_single_line
 from tidemark.importing.spark_expressions import Tree, parse_tree
 from tidemark.importing.spark_input import DELAY, FORMAT, OPTIONS
-from tidemark.importing.spark_join import ALLOW_MULTIPLE, ANSI, POLICY
+from tidemark.importing.spark_join import ALLOW_MULTIPLE, ANSI, NO_DATA_BATCHES, POLICY
 from tidemark.spark.engine import require_classic_session
 
-_SETTINGS = (POLICY, ALLOW_MULTIPLE, ANSI)
+_SETTINGS = (POLICY, ALLOW_MULTIPLE, ANSI, NO_DATA_BATCHES)
 _WATERMARK = "org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark"
 
 
