@@ -424,6 +424,8 @@ def _list_omissions(settings: Mapping[str, str]) -> Iterator[Omission]:
         "slices",
         "A slice is one micro-batch, whose times no plan has. Pass --arrival checkpoint:PATH to replay them.",
     )
+    if POLICY not in settings:
+        yield Omission("spark.multiple_watermark_policy", f"A plan does not have it. Pass --conf {POLICY}=max if so.")
     if settings.get(NO_DATA_BATCHES, "true").lower() == "false":
         yield Omission(NO_DATA_BATCHES, "It is off, and a pipeline runs batches without data. Replay the checkpoint.")
     if settings.get(ANSI, "true").lower() == "false":

@@ -19,7 +19,7 @@ from tidemark.importing.spark_input import DELAY, FORMAT, OPTIONS
 from tidemark.importing.spark_join import ALLOW_MULTIPLE, ANSI, NO_DATA_BATCHES, POLICY
 from tidemark.spark.engine import require_classic_session
 
-_SETTINGS = (POLICY, ALLOW_MULTIPLE, ANSI, NO_DATA_BATCHES)
+_DEFAULTS = {POLICY: "min", ALLOW_MULTIPLE: "true", ANSI: "true", NO_DATA_BATCHES: "true"}
 _WATERMARK = "org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark"
 
 
@@ -62,9 +62,9 @@ def read_plan(query: DataFrame) -> Tree:
 
 
 def read_settings(spark: SparkSession) -> Mapping[str, str]:
-    """Read the session's settings that decide about late rows."""
-    values = {name: spark.conf.get(name, None) for name in _SETTINGS}
-    return {name: str(value) for name, value in values.items() if value is not None}
+    """Read the session's settings that decide about late rows, unless they have Spark's defaults."""
+    values = {name: str(spark.conf.get(name, default)) for name, default in _DEFAULTS.items()}
+    return {name: value for name, value in values.items() if value.lower() != _DEFAULTS[name]}
 
 
 def _find_function(source: str) -> Any:
