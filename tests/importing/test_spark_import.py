@@ -9,10 +9,11 @@ import pytest
 from tidemark.cli.app import main
 from tidemark.config import load_pipeline
 from tidemark.config.sides import SIDES
-from tidemark.importing.pipeline_draft import ImportOptions, create_draft
+from tidemark.importing.pipeline_draft import ImportOptions, _create_table, create_draft
 from tidemark.importing.pipeline_writer import format_pipeline_file
 from tidemark.importing.spark_join import import_spark_join
 from tidemark.importing.spark_query import read_plan, read_settings
+from tidemark.importing.stream_join import StreamInput
 from tidemark.sources.resolution import open_inputs
 from tidemark.spark.temporary_settings import override_settings
 from tidemark.streaming.resume_query import filter_at_source, join_sides, select_side
@@ -264,6 +265,21 @@ def test_import_with_a_checkpoint_that_lost_its_first_batch_is_refused(tmp_path,
 
     assert main(["import", "m:build", "--arrival", "checkpoint:checkpoint"]) == 2
     assert "has no first batch." in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("path", "table"),
+    [
+        ("lake/raw/orders", "raw/orders"),
+        ("file:///elsewhere/orders", "/elsewhere/orders"),
+        ("s3a://bucket/orders", "s3a://bucket/orders"),
+    ],
+)
+def test_table_of_a_stream_is_relative_to_the_lake_root(path, table, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = StreamInput("delta", {}, "delta", path)
+
+    assert _create_table("left", source, None, str(tmp_path / "lake")).value == table
 
 
 def test_import_of_an_unknown_module_is_one_line(spark, queries, capsys):

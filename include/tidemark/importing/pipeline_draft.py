@@ -128,8 +128,8 @@ def _create_table(side: SideName, source: StreamInput, table: str | None, lake: 
         return Setting(PLACEHOLDER, f"Delta table with the rows of {source.source}: --{side}-table")
     path = source.path.removeprefix("file:")
     if "://" not in path:
-        root = Path(lake).absolute()
-        path = str(Path(path).relative_to(root) if Path(path).is_relative_to(root) else Path(path))
+        root, absolute = Path(lake).absolute(), Path(path).absolute()
+        path = str(absolute.relative_to(root) if absolute.is_relative_to(root) else absolute)
     return Setting(path, "path of the stream")
 
 

@@ -40,6 +40,11 @@ class SparkInput:
     delay_ms: int = 0
     filters: tuple[Expression, ...] = field(default=())
 
+    @property
+    def description(self) -> str:
+        """Format of the source, and its path if it has one."""
+        return f"{self.source} {self.options.get('path', '')}".strip() or "a stream"
+
 
 def trace_input(tree: Tree, side: SideName) -> SparkInput:
     """Trace the rows of a node to the stream that they come from.

@@ -108,7 +108,7 @@ def import_spark_join(plan: Tree, name: str, number: int | None, settings: Mappi
         for name in join_plan.others
     ]
     return StreamJoin(
-        title=f"{_JOIN_TYPES[join_type]} join of {inputs['left'].source} with {inputs['right'].source}",
+        title=f"{_JOIN_TYPES[join_type]} join of {inputs['left'].description} with {inputs['right'].description}",
         name=name,
         name_origin="name of the function",
         dialect=Setting("spark", "a query of Structured Streaming"),
@@ -369,7 +369,7 @@ def _read_input(rows: SparkInput, time: Expression | None, condition: Condition)
     starting: Section = {}
     if version.isdigit():
         starting["starting_version"] = Setting(int(version), "startingVersion of the reader")
-    return StreamInput(f"{rows.source} {path}".strip() or "the stream", settings, rows.source, path, starting)
+    return StreamInput(rows.description, settings, rows.source, path, starting)
 
 
 def _write_filters(filters: Sequence[Expression]) -> str:
