@@ -34,6 +34,7 @@ def test_replay_random_streams_match_oracle(spark, replayed, dialect):
     assert_random_streams_pass(spark, replayed, dialect)
 
 
+@pytest.mark.promise("A replay of recorded rows, uncut and cut, has the rows of the real engine.")
 def test_replay_slice_per_event_in_single_job_matches_engine(replayed):
     results = [result for _, result in replayed(find_dialect(FILE))["each"]]
     assert len(results) == len(SMALL_VECTORS)
