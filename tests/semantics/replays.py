@@ -25,9 +25,12 @@ from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // len(DIALECTS)
 FOLDER = Path(__file__).parent / "vectors"
 FILES = sorted(FOLDER.glob("*.jsonl.gz"))
+DATASTREAM_FILES = [file for file in FILES if file.name.startswith("flink_datastream")]
 FILE = FOLDER / "flink_datastream_interval.jsonl.gz"
 VECTORS = list(conformance.read_vectors(FILE))
 ON_TIME = {"side": "L", "key": "a", "ts": 5, "id": "l0"}
+RECORDED_ROWS = pytest.mark.promise("A replay of recorded rows, uncut and cut, has the rows of the real engine.")
+RANDOM_STREAMS = pytest.mark.promise("A replay of random streams, cut at random, has the rows of the dialect's oracle.")
 FAILING = [
     {
         **VECTORS[0],
@@ -74,12 +77,11 @@ def draw_cases(dialect):
     return drawn
 
 
-def list_recorded(prefix, *, is_included=True):
-    """Return the recorded vectors of files whose names begin with a prefix (or do not), as parameters."""
+def list_recorded(files):
+    """Return the recorded vectors of files, as parameters."""
     return [
         pytest.param(file, vector["name"], id=f"{file.name.split('.')[0]}-{vector['name']}")
-        for file in FILES
-        if file.name.startswith(prefix) is is_included
+        for file in files
         for vector in conformance.read_vectors(file)
     ]
 

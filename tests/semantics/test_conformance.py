@@ -9,13 +9,15 @@ from hypothesis import given, settings
 import tidemark_conformance as conformance
 from tests.semantics.cuts import cut_vector
 from tests.semantics.replays import (
+    DATASTREAM_FILES,
     DIALECTS,
     FILE,
     FILES,
+    RANDOM_STREAMS,
+    RECORDED_ROWS,
     VECTORS,
     assert_random_streams_pass,
     assert_recorded_vector_passes,
-    create_replay,
     list_recorded,
 )
 from tidemark.cli.app import main
@@ -24,18 +26,13 @@ from tidemark.planning.replay_strategy import ReplayLimits
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 
-@pytest.fixture(scope="module")
-def replayed(spark):
-    return create_replay(spark)
-
-
-@pytest.mark.promise("A replay of recorded rows, uncut and cut, has the rows of the real engine.")
-@pytest.mark.parametrize(("file", "name"), list_recorded("flink_datastream", is_included=False))
+@RECORDED_ROWS
+@pytest.mark.parametrize(("file", "name"), list_recorded([file for file in FILES if file not in DATASTREAM_FILES]))
 def test_replay_recorded_vector_uncut_and_cut_matches_engine(replayed, file, name):
     assert_recorded_vector_passes(replayed, file, name)
 
 
-@pytest.mark.promise("A replay of random streams, cut at random, has the rows of the dialect's oracle.")
+@RANDOM_STREAMS
 @pytest.mark.parametrize("dialect", [name for name in DIALECTS if not name.startswith("datastream")])
 def test_replay_random_streams_match_oracle(spark, replayed, dialect):
     assert_random_streams_pass(spark, replayed, dialect)
