@@ -94,3 +94,12 @@ def to_single_line(text: str) -> str:
 def quote_identifier(name: str) -> str:
     """Quote a column or table name for Spark SQL, whatever its characters."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def quote_literal(text: str) -> str:
+    r"""Quote a text as a string literal of Spark SQL.
+
+    >>> print(quote_literal("it's \\ n"))
+    'it\'s \\ n'
+    """
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -51,7 +51,7 @@ def main(names):
     scripts = list_scripts()
     answers = {name: record.answer for name, record in read_answers().items()} if names else {}
     for name in names or scripts:
-        answers[name] = flink_planner.ask_planner(scripts[name], {})
+        answers[name] = flink_planner.run_planner(scripts[name], {})
         print(name, answers[name].get("error", f"{len(answers[name].get('plans', []))} plans"))
     records = ({"name": name, "script": script, "answer": answers[name]} for name, script in scripts.items())
     text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)

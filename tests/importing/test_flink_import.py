@@ -16,9 +16,9 @@ from tidemark.cli.app import main
 from tidemark.config import load_pipeline
 from tidemark.errors import ImportRefusedError, PipelineFileError
 from tidemark.importing import flink_planner
+from tidemark.importing.draft_completion import ImportOptions, create_draft
 from tidemark.importing.flink_join import CLEANUP, IDLE_TIMEOUT, TIME_ZONE
 from tidemark.importing.flink_plan import create_plan
-from tidemark.importing.pipeline_draft import ImportOptions, create_draft
 from tidemark.importing.sources import import_compiled_plan
 
 PROJECT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ FILLED = ["--left-table", "l", "--right-table", "r", "--arrival", "received_at",
 def recorded_answers(monkeypatch, tmp_path):
     """Return recorded answers instead of starting Flink, and work in a temporary folder."""
     by_script = {record.script: record.answer for record in ANSWERS.values()}
-    monkeypatch.setattr(flink_planner, "ask_planner", lambda script, _: by_script[script])
+    monkeypatch.setattr(flink_planner, "run_planner", lambda script, _: by_script[script])
     monkeypatch.chdir(tmp_path)
 
 
@@ -511,7 +511,7 @@ def test_planner_answers_as_recorded(monkeypatch):
     monkeypatch.setenv(flink_planner.FLINK_PYTHON_VARIABLE, str(FLINK))
     record = ANSWERS["orders"]
 
-    assert flink_planner.ask_planner(record.script, {}) == record.answer
+    assert flink_planner.run_planner(record.script, {}) == record.answer
 
 
 def test_plan_of_another_flink_is_read_in_the_same_way():

@@ -9,7 +9,7 @@ import pytest
 from tidemark.cli.app import main
 from tidemark.config import load_pipeline
 from tidemark.config.sides import SIDES
-from tidemark.importing.pipeline_draft import ImportOptions, _create_table, create_draft
+from tidemark.importing.draft_completion import ImportOptions, _create_table, create_draft
 from tidemark.importing.pipeline_writer import format_pipeline_file
 from tidemark.importing.spark_join import import_spark_join
 from tidemark.importing.spark_query import read_plan, read_settings

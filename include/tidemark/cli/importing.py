@@ -13,7 +13,7 @@ from rich.text import Text
 from tidemark.cli.common import get_lake_root, print_result
 from tidemark.errors import UserError
 from tidemark.importing.draft import Draft
-from tidemark.importing.pipeline_draft import ImportOptions, create_draft, get_checkpoint
+from tidemark.importing.draft_completion import ImportOptions, create_draft, get_checkpoint
 from tidemark.importing.pipeline_writer import format_pipeline_file
 from tidemark.importing.sources import import_join
 from tidemark.importing.spark_checkpoint import read_checkpoint_start

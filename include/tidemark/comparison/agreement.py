@@ -15,6 +15,7 @@ from tidemark.config import Pipeline
 from tidemark.config.types import parse_instant, to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
+from tidemark.formatting import quote_literal
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import COMPACT_EVERY
 
@@ -46,8 +47,8 @@ def save_agreement(
         for operator, bound in ((">=", request.start), ("<", request.end))
         if bound
     ]
-    table = comparison.table.replace("\\", "\\\\").replace("'", "\\'")
-    replaced = f"compared_with = '{table}' AND (slice IS NULL OR ({' AND '.join(bounds) or 'true'}))"
+    table = quote_literal(comparison.table)
+    replaced = f"compared_with = {table} AND (slice IS NULL OR ({' AND '.join(bounds) or 'true'}))"
     frame = spark.createDataFrame(rows, SCHEMA).coalesce(1)
     frame.write.format("delta").mode("overwrite").option("replaceWhere", replaced).save(tables.agreement)
     log = DeltaTableHandle.open(tables.agreement)

@@ -57,7 +57,7 @@ class Call:
     """An operator or function over expressions."""
 
     name: str
-    """Upper-case name of the operator or function, such as `AND` or `LOWER`."""
+    """Name of the operator or function in the plan: `LOWER` in Flink's, `Lower` in Spark's."""
     operands: tuple[Expression, ...]
     dtype: str
 
@@ -74,8 +74,8 @@ def walk(expression: Expression) -> Iterator[Expression]:
 
 
 def list_conjuncts(expression: Expression | None) -> Iterator[Expression]:
-    """Yield the parts of a condition that are combined by AND."""
-    if isinstance(expression, Call) and expression.name == "AND":
+    """Yield the parts of a condition that are combined by AND, or by Spark's And."""
+    if isinstance(expression, Call) and expression.name.upper() == "AND":
         for operand in expression.operands:
             yield from list_conjuncts(operand)
     elif expression is not None:

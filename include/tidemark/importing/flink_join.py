@@ -13,14 +13,15 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration
 from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Omission, Section, Setting
-from tidemark.importing.expression_sql import get_type_root, to_sql
 from tidemark.importing.expressions import Call, Column, Expression, Literal, WindowColumn, list_conjuncts
 from tidemark.importing.flink_durations import parse_flink_setting, parse_iso_duration
+from tidemark.importing.flink_expression_sql import get_type_root, to_sql
 from tidemark.importing.flink_expressions import parse_expression
 from tidemark.importing.flink_input import PlanInput, trace_input
 from tidemark.importing.flink_output import read_output
 from tidemark.importing.flink_plan import FlinkPlan, PlanNode
 from tidemark.importing.stream_join import StreamInput, StreamJoin
+from tidemark.importing.written_expressions import write_conjunction, write_key
 
 CLEANUP = "table.exec.interval-join.min-cleanup-interval"
 IDLE_TIMEOUT = "table.exec.source.idle-timeout"
@@ -34,7 +35,7 @@ _IDLE_OPTION = "scan.watermark.idle-timeout"
 
 @dataclass(frozen=True)
 class JobSettings:
-    """What is known of a job, in addition to a plan."""
+    """Properties of a job that its plan lacks."""
 
     settings: Mapping[str, str]
     """Flink settings by name."""
@@ -68,8 +69,8 @@ def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> Stre
         **(_read_interval(node, inputs, job) if is_interval else _read_windows(node, spec, inputs)),
     }
     if conditions:
-        with_reason = _write_condition(conditions, f"the condition of the join ({node.label})")
-        join["condition"] = Setting(with_reason, "nonEquiCondition")
+        condition = write_conjunction(conditions, to_sql, f"the condition of the join ({node.label})")
+        join["condition"] = Setting(condition, "nonEquiCondition")
     is_event_time = not is_interval or node.content["intervalJoinSpec"]["windowBounds"]["isEventTime"]
     top_level: Section = {}
     if job.is_job_plan:
@@ -108,14 +109,6 @@ def _parse_condition(spec: Mapping[str, Any], pair: list[Expression]) -> Express
     return parse_expression(condition, pair) if condition else None
 
 
-def _write_condition(conditions: list[Expression], location: str) -> str:
-    try:
-        parts = [to_sql(condition) for condition in conditions]
-    except ImportRefusedError as error:
-        raise ImportRefusedError(f"{location} {error}") from None
-    return " AND ".join(f"({part})" if " OR " in part and len(parts) > 1 else part for part in parts)
-
-
 def _read_keys(spec: Mapping[str, Any], inputs: Mapping[SideName, PlanInput]) -> Setting:
     pairs = []
     for left, right, filters_nulls in zip(spec["leftKeys"], spec["rightKeys"], spec["filterNulls"], strict=True):
@@ -125,21 +118,13 @@ def _read_keys(spec: Mapping[str, Any], inputs: Mapping[SideName, PlanInput]) ->
                 "null keys by a value in both tables."
             )
         names = [
-            _write_key(side, rows.columns[key]) for (side, rows), key in zip(inputs.items(), (left, right), strict=True)
+            write_key(rows.columns[key], side, to_sql)
+            for (side, rows), key in zip(inputs.items(), (left, right), strict=True)
         ]
         pairs.append(names[0] if names[0] == names[1] else dict(zip(SIDES, names, strict=True)))
     if not pairs:
         raise ImportRefusedError("the join has no equal keys, and a pipeline needs one. Join on a column too.")
     return Setting(pairs, "leftKeys and rightKeys")
-
-
-def _write_key(side: SideName, key: Expression) -> str:
-    if isinstance(key, Column) and len(key.path) == 1:
-        return key.path[0]
-    try:
-        return to_sql(key)
-    except ImportRefusedError as error:
-        raise ImportRefusedError(f"a {side} key of the join {error}") from None
 
 
 def _read_interval(node: PlanNode, inputs: Mapping[SideName, PlanInput], job: JobSettings) -> Section:
@@ -323,7 +308,7 @@ def _read_filters(side: SideName, rows: PlanInput, *, has_watermark: bool) -> Se
         )
     conditions = [part for rows_filter in rows.filters for part in list_conjuncts(rows_filter.condition)]
     node = rows.filters[-1].node
-    where = _write_condition(conditions, f"the filter of the {side} input ({node.label})")
+    where = write_conjunction(conditions, to_sql, f"the filter of the {side} input ({node.label})")
     settings: Section = {"where": Setting(where, node.quote("where"))}
     if has_watermark and positions == {True}:
         settings["filter"] = Setting("before_watermark", f"{node.title} is below the watermark")
@@ -370,8 +355,8 @@ def _list_job_omissions(
 
 def _lacks_idle_timeout(rows: PlanInput, job: JobSettings) -> bool:
     """Return True if the job may have an idle timeout that neither plan nor settings have."""
-    is_known = IDLE_TIMEOUT in job.settings or _IDLE_OPTION in job.tables.get(rows.table, rows.options)
-    return rows.watermark is not None and rows.watermark.idle_ms is None and not is_known
+    has_setting = IDLE_TIMEOUT in job.settings or _IDLE_OPTION in job.tables.get(rows.table, rows.options)
+    return rows.watermark is not None and rows.watermark.idle_ms is None and not has_setting
 
 
 def _get_sink_name(sink: PlanNode) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tidemark.errors import ImportRefusedError
-from tidemark.importing.draft import Omission, Section, Setting
-from tidemark.importing.expression_sql import to_sql
+from tidemark.importing.draft import Omission, Section
 from tidemark.importing.expressions import Call, Expression, WindowColumn, list_conjuncts
+from tidemark.importing.flink_expression_sql import to_sql
 from tidemark.importing.flink_expressions import list_fields, parse_expression
 from tidemark.importing.flink_plan import FlinkPlan, PlanNode
+from tidemark.importing.written_expressions import OutputColumn, write_select
 
 _PASSED = ("calc", "exchange", "sink", "drop-update-before", "sink-materializer")
 """Operators whose results do not differ from a table of the emissions, or that follow another operator."""
@@ -73,20 +74,14 @@ def _list_operators(plan: FlinkPlan, node: PlanNode) -> Iterator[Omission]:
 def _read_select(plan: FlinkPlan, calc: PlanNode, pair: Sequence[Expression]) -> tuple[Section, list[Omission]]:
     """Read the projection after a join; empty if a column cannot be written."""
     names = _list_output_names(plan, calc)
-    select: Section = {}
-    omissions, refused = [], []
+    columns, omissions = [], []
     for name, node in zip(names, calc.content["projection"], strict=True):
         expression = _strip_cast(parse_expression(node, pair))
         if isinstance(expression, WindowColumn) and expression.name in _WINDOW_COLUMNS:
             omissions.append(Omission(f"output column {name}", f"The emissions have it as _{expression.name}."))
-            continue
-        try:
-            select[name] = Setting(to_sql(expression), f"output column {name}, node {calc.node_id}")
-        except ImportRefusedError as error:
-            refused.append(Omission(f"output column {name}", f"It {error}"))
-    if refused:
-        refused.append(Omission("select", "The emissions have all columns, because some cannot be written."))
-        select = {}
+        else:
+            columns.append(OutputColumn(name, expression, f"output column {name}, node {calc.node_id}"))
+    select, refused = write_select(columns, to_sql)
     return select, [*omissions, *refused]
 
 

@@ -43,7 +43,7 @@ def compile_script(script: str, settings: Mapping[str, str]) -> CompiledScript:
         ImportRefusedError: Flink refuses the script.
         FaultError: Flink's process failed.
     """
-    answer = ask_planner(script, settings)
+    answer = run_planner(script, settings)
     if "error" in answer:
         reason = to_single_line(answer["error"].strip().partition("\n")[0])
         raise ImportRefusedError(f"Flink refuses the script: {reason}")
@@ -51,7 +51,7 @@ def compile_script(script: str, settings: Mapping[str, str]) -> CompiledScript:
     return CompiledScript(plans, [query["settings"] for query in answer["plans"]], answer["tables"], answer["ignored"])
 
 
-def ask_planner(script: str, settings: Mapping[str, str]) -> dict[str, Any]:
+def run_planner(script: str, settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the answer of the planner's process, as `flink_planner_process` describes it.
 
     Raises:

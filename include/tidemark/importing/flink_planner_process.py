@@ -35,7 +35,7 @@ class Script:
             self.environment.get_config().set(name, value)
 
     def run(self, statements: list[str]) -> dict[str, Any]:
-        """Run the statements, and return what the process prints."""
+        """Run the statements, and return the answer."""
         for statement in statements:
             self._run_statement(statement)
         if not self.plans and self.last_view:
@@ -165,7 +165,7 @@ def _list_messages(error: Any) -> Iterator[str]:
 
 
 def main() -> None:
-    """Compile the script, and print the plans or Flink's message."""
+    """Compile the script, and write the plans or Flink's message to the answer file."""
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
         answer = Script(request["settings"]).run(request["statements"])

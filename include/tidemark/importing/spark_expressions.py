@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tidemark.errors import ImportRefusedError
-from tidemark.formatting import quote_identifier
-from tidemark.importing.expressions import Call, Column, Expression, Literal
+from tidemark.formatting import quote_literal
+from tidemark.importing.expressions import Call, Column, Expression, Literal, walk
+from tidemark.importing.written_expressions import write_column
 
-_NAME = re.compile(r"[A-Za-z_]\w*")
 _CALENDAR_PART = re.compile(r"(-?\d+(?:\.\d+)?) (day|hour|minute|second|millisecond|microsecond)s?")
 _CALENDAR_MICROS = {
     "day": 86_400_000_000,
@@ -160,19 +160,12 @@ def _parse_window(operands: Sequence[Expression]) -> TimeWindow | None:
     """Return the window that a struct of start and end is, computed for the instant 0; None for another struct."""
     match operands:
         case [Literal(value="start"), start, Literal(value="end"), end]:
-            times = [part.operands[0] for part in _walk(start) if isinstance(part, Call) and part.name == "Micros"]
+            times = [part.operands[0] for part in walk(start) if isinstance(part, Call) and part.name == "Micros"]
             if times:
                 lower, upper = _evaluate(start), _evaluate(end)
                 size = upper - lower
                 return TimeWindow("window", (times[0],), "struct", size, size, lower % size, lower)
     return None
-
-
-def _walk(expression: Expression) -> Iterable[Expression]:
-    yield expression
-    if isinstance(expression, Call):
-        for operand in expression.operands:
-            yield from _walk(operand)
 
 
 def _evaluate(expression: Expression) -> int:
@@ -201,14 +194,7 @@ def _evaluate(expression: Expression) -> int:
 
 def find_sides(expression: Expression) -> set[str]:
     """Return the sides whose columns an expression reads."""
-    return {part.side for part in _walk(expression) if isinstance(part, Column)}
-
-
-def list_conjuncts(expression: Expression) -> list[Expression]:
-    """List the parts of a condition that are combined by AND."""
-    if isinstance(expression, Call) and expression.name == "And":
-        return [part for operand in expression.operands for part in list_conjuncts(operand)]
-    return [expression]
+    return {part.side for part in walk(expression) if isinstance(part, Column)}
 
 
 def parse_span(expression: Expression) -> int | None:
@@ -251,9 +237,8 @@ def to_sql(expression: Expression, *, is_top: bool = True, has_sides: bool = Tru
         return to_sql(part, is_top=False, has_sides=has_sides)
 
     match expression:
-        case Column(path=(name, *rest), side=side):
-            parts = (f"{side}_{name}" if has_sides else name, *rest)
-            return ".".join(part if _NAME.fullmatch(part) else quote_identifier(part) for part in parts)
+        case Column():
+            return write_column(expression, has_side=has_sides)
         case Literal():
             return _write_literal(expression)
         case TimeWindow():
@@ -280,7 +265,7 @@ def _write_operator(call: Call, write: Callable[[Expression], str]) -> str:  # n
         case Call(name="In", operands=(operand, *values)):
             return f"{write(operand)} IN ({', '.join(map(write, values))})"
         case Call(name="Like", operands=(operand, Literal(value=str(pattern)))) if "\\" not in pattern:
-            return f"{write(operand)} LIKE {_quote(pattern)}"
+            return f"{write(operand)} LIKE {quote_literal(pattern)}"
     return ""
 
 
@@ -302,7 +287,7 @@ def _write_literal(literal: Literal) -> str:
     if value is None and dtype in (*_TYPES, "string", "boolean", "double"):
         return f"CAST(NULL AS {_TYPES.get(dtype, dtype.upper())})"
     if dtype == "string" and isinstance(value, str):
-        return _quote(value)
+        return quote_literal(value)
     if dtype in _NUMBERS or (dtype.startswith("decimal") and re.fullmatch(r"-?\d+(\.\d+)?", str(value))):
         return str(value)
     if dtype == "boolean":
@@ -311,8 +296,3 @@ def _write_literal(literal: Literal) -> str:
         text = repr(float(value))
         return text if "e" in text or not text[-1].isdigit() else f"{text}E0"
     raise ImportRefusedError(f"has a constant of type {dtype}, {value}, which is not translated. Use another type.")
-
-
-def _quote(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

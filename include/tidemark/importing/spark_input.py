@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from tidemark.config.sides import SideName
 from tidemark.errors import ImportRefusedError
-from tidemark.importing.expressions import Call, Column, Expression
+from tidemark.importing.expressions import Call, Column, Expression, list_conjuncts, walk
 from tidemark.importing.spark_expressions import (
     TimeWindow,
     Tree,
     get_expression_id,
-    list_conjuncts,
     parse_expression,
     parse_tree,
 )
@@ -92,7 +91,7 @@ def _filter(tree: Tree, rows: SparkInput, side: SideName) -> SparkInput:
     condition = parse_expression(parse_tree(tree.fields["condition"]), rows.attributes)
     filters = []
     for part in list_conjuncts(condition):
-        if rows.time is not None and _reads_time(part, rows.time):
+        if rows.time is not None and rows.time in walk(part):
             if _is_made_by_window(part, rows.time):
                 continue
             raise ImportRefusedError(
@@ -101,12 +100,6 @@ def _filter(tree: Tree, rows: SparkInput, side: SideName) -> SparkInput:
             )
         filters.append(part)
     return replace(rows, filters=(*rows.filters, *filters))
-
-
-def _reads_time(expression: Expression, time: Expression) -> bool:
-    return expression == time or (
-        isinstance(expression, Call) and any(_reads_time(operand, time) for operand in expression.operands)
-    )
 
 
 def _is_made_by_window(part: Expression, time: Expression) -> bool:

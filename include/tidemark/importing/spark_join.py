@@ -13,13 +13,12 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration
 from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Omission, Section, Setting
-from tidemark.importing.expressions import Call, Column, Expression
+from tidemark.importing.expressions import Call, Column, Expression, list_conjuncts
 from tidemark.importing.spark_expressions import (
     TimeWindow,
     Tree,
     find_sides,
     get_expression_id,
-    list_conjuncts,
     parse_expression,
     parse_span,
     parse_tree,
@@ -27,6 +26,13 @@ from tidemark.importing.spark_expressions import (
 )
 from tidemark.importing.spark_input import SparkInput, trace_input
 from tidemark.importing.stream_join import StreamInput, StreamJoin
+from tidemark.importing.written_expressions import (
+    OutputColumn,
+    join_conjuncts,
+    write_conjunction,
+    write_key,
+    write_select,
+)
 
 NamedExpression = tuple[str, Expression]
 """Name and value of an output column."""
@@ -41,9 +47,8 @@ _MIRRORED = {"GreaterThanOrEqual": "LessThanOrEqual", "GreaterThan": "LessThan"}
 _MIRRORED |= {value: key for key, value in _MIRRORED.items()}
 _SIGNS = {"LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">="}
 _EPOCH_UNITS = {"SecondsToTimestamp": "s", "MillisToTimestamp": "ms", "MicrosToTimestamp": "us"}
-
-
 _READ_AFTER_JOIN = ("Filter", "Project", "SubqueryAlias")
+"""Operators after a join that are taken over."""
 
 
 @dataclass(frozen=True)
@@ -172,17 +177,14 @@ def _read_output(
 
 def _parse_condition(join: Tree, attributes: Mapping[int, Expression]) -> list[Expression]:
     nodes = join.fields.get("condition")
-    return list_conjuncts(parse_expression(parse_tree(nodes), attributes)) if nodes else []
+    return list(list_conjuncts(parse_expression(parse_tree(nodes), attributes))) if nodes else []
 
 
 def _classify(parts: Sequence[Expression], inputs: Mapping[SideName, SparkInput]) -> Condition:
     condition = Condition(times={side: rows.time for side, rows in inputs.items() if rows.time is not None})
     for part in parts:
         if not _read_windows(part, condition) and not _read_bound(part, condition) and not _read_key(part, condition):
-            try:
-                condition.others.append(to_sql(part))
-            except ImportRefusedError as error:
-                raise ImportRefusedError(f"the condition of the join {error}") from None
+            condition.others.append(write_conjunction([part], to_sql, "the condition of the join"))
     if not condition.keys:
         raise ImportRefusedError("the join has no equal keys, and a pipeline needs one. Join on a column too.")
     if not (condition.bounds or condition.windows or condition.has_equal_times):
@@ -286,19 +288,10 @@ def _read_key(part: Expression, condition: Condition) -> bool:
                         "the join compares the event time of one input with another column of the other by =, and "
                         "Spark evicts by that key. Compare the event times of both."
                     )
-                names = {side: _write_key(by_side[(side,)], side) for side in SIDES}
+                names = {side: write_key(by_side[(side,)], side, _to_input_sql) for side in SIDES}
                 condition.keys.append(names["left"] if names["left"] == names["right"] else names)
                 return True
     return False
-
-
-def _write_key(key: Expression, side: SideName) -> str:
-    if isinstance(key, Column) and len(key.path) == 1:
-        return key.path[0]
-    try:
-        return to_sql(key, has_sides=False)
-    except ImportRefusedError as error:
-        raise ImportRefusedError(f"a {side} key of the join {error}") from None
 
 
 def _write_condition(condition: Condition) -> Section:
@@ -317,10 +310,7 @@ def _write_condition(condition: Condition) -> Section:
         sides: Section = {side: _write_window(window) for side, window in zip(SIDES, condition.windows, strict=True)}
         settings["window_inequality"] = {**sides, "comparison": comparison}
     if condition.others:
-        text = " AND ".join(
-            f"({part})" if " OR " in part and len(condition.others) > 1 else part for part in condition.others
-        )
-        settings["condition"] = Setting(text, "other conditions of the join")
+        settings["condition"] = Setting(join_conjuncts(condition.others), "other conditions of the join")
     return settings
 
 
@@ -363,7 +353,8 @@ def _read_input(rows: SparkInput, time: Expression | None, condition: Condition)
         delay = format_duration(timedelta(milliseconds=rows.delay_ms))
         settings["watermark_delay"] = Setting(delay, "withWatermark")
     if rows.filters:
-        settings["where"] = Setting(_write_filters(rows.filters), "where")
+        where = write_conjunction(rows.filters, _to_input_sql, "a filter of an input")
+        settings["where"] = Setting(where, "where")
     path = rows.options.get("path", "") if rows.source == "delta" else ""
     version = rows.options.get("startingversion", "")
     starting: Section = {}
@@ -372,12 +363,9 @@ def _read_input(rows: SparkInput, time: Expression | None, condition: Condition)
     return StreamInput(rows.description, settings, rows.source, path, starting)
 
 
-def _write_filters(filters: Sequence[Expression]) -> str:
-    try:
-        parts = [to_sql(part, has_sides=False) for part in filters]
-    except ImportRefusedError as error:
-        raise ImportRefusedError(f"a filter of an input {error}") from None
-    return " AND ".join(f"({part})" if " OR " in part and len(parts) > 1 else part for part in parts)
+def _to_input_sql(expression: Expression) -> str:
+    """Write an expression over the columns of one input."""
+    return to_sql(expression, has_sides=False)
 
 
 def _read_event_time(time: Expression | None) -> Setting:
@@ -392,20 +380,18 @@ def _read_event_time(time: Expression | None) -> Setting:
 
 
 def _write_select(columns: Sequence[NamedExpression]) -> tuple[Section, list[Omission]]:
-    """Write the output columns; none if one of them cannot be written."""
-    select: Section = {}
-    omissions, refused = [], []
-    for name, expression in columns:
-        if isinstance(expression, TimeWindow):
-            omissions.append(Omission(f"output column {name}", "The emissions have it as _window_start, _window_end."))
-            continue
-        try:
-            select[name] = Setting(to_sql(expression), f"output column {name}")
-        except ImportRefusedError as error:
-            refused.append(Omission(f"output column {name}", f"It {error}"))
-    if refused:
-        refused.append(Omission("select", "The emissions have all columns, because some cannot be written."))
-        select = {}
+    """Write the output columns except windows; none if one of them cannot be written."""
+    omissions = [
+        Omission(f"output column {name}", "The emissions have it as _window_start, _window_end.")
+        for name, expression in columns
+        if isinstance(expression, TimeWindow)
+    ]
+    others = (
+        OutputColumn(name, expression, f"output column {name}")
+        for name, expression in columns
+        if not isinstance(expression, TimeWindow)
+    )
+    select, refused = write_select(others, to_sql)
     return select, [*omissions, *refused]
 
 

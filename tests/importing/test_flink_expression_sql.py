@@ -7,8 +7,8 @@ from tidemark.config.allowed_functions import InputColumns
 from tidemark.config.expressions import check_expression
 from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Draft, Setting
-from tidemark.importing.expression_sql import to_sql
 from tidemark.importing.expressions import Call, Column, Interval, Literal, ValueRanges, WindowColumn
+from tidemark.importing.flink_expression_sql import to_sql
 from tidemark.importing.pipeline_writer import format_pipeline_file
 
 INT, BIG, D, F, DC = (

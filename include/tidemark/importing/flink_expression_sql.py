@@ -1,4 +1,4 @@
-"""Write expressions of a query plan as SQL of a pipeline file, or refuse them.
+"""Write expressions of a Flink plan as SQL of a pipeline file, or refuse them.
 
 Only operators with equal results in Flink and Spark are written. Nothing is left out of an expression.
 """
@@ -9,10 +9,10 @@ import re
 from typing import Any
 
 from tidemark.errors import ImportRefusedError
-from tidemark.formatting import quote_identifier
+from tidemark.formatting import quote_literal
 from tidemark.importing.expressions import Call, Column, Expression, Interval, Literal, ValueRanges, WindowColumn
+from tidemark.importing.written_expressions import write_column
 
-_NAME = re.compile(r"[A-Za-z_]\w*")
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "INT", "BIGINT")
 _EXACT = (*_INTEGERS, "DECIMAL")
 _TEXT = ("CHAR", "VARCHAR", "STRING")
@@ -49,9 +49,8 @@ def to_sql(expression: Expression) -> str:
 
 def _write(expression: Expression, *, is_top: bool = False) -> str:
     match expression:
-        case Column(path=(name, *fields), side=side):
-            first = f"{side}_{name}" if side else name
-            return ".".join(part if _NAME.fullmatch(part) else quote_identifier(part) for part in (first, *fields))
+        case Column(side=side):
+            return write_column(expression, has_side=bool(side))
         case WindowColumn(name=name):
             raise ImportRefusedError(f"reads {name}, which a pipeline file has no name for. Remove it from the query.")
         case Literal(value=value, dtype=dtype):
@@ -84,7 +83,7 @@ def _write_call(call: Call) -> str:
             _check_comparable(left, right)
             text = f"{_write(left)} {name} {_write(right)}"
         case ("LIKE", (operand, Literal(value=str(pattern)))) if "\\" not in pattern:
-            text = f"{_write(operand)} LIKE {_quote(pattern)}"
+            text = f"{_write(operand)} LIKE {quote_literal(pattern)}"
         case ("+" | "-" | "*" | "MOD", (left, right)) if _can_compute(left, right):
             text = f"{_write(left)} {_ARITHMETIC[name]} {_write(right)}"
         case ("CAST", (operand,)):
@@ -158,7 +157,7 @@ def _write_literal(value: Any, dtype: str) -> str:  # noqa: PLR0911 - a type eac
     if isinstance(value, bool):
         return str(value).lower()
     if root in _TEXT and isinstance(value, str):
-        return _quote(value)
+        return quote_literal(value)
     if root in _INTEGERS and isinstance(value, int):
         return str(value)
     if root == "DECIMAL" and re.fullmatch(r"-?\d+(\.\d+)?", str(value)):
@@ -170,11 +169,6 @@ def _write_literal(value: Any, dtype: str) -> str:  # noqa: PLR0911 - a type eac
     if root == "DOUBLE" and isinstance(value, (int, float, str)):
         return f"{float(value)!r}" if "e" in f"{float(value)!r}" else f"{float(value)!r}E0"
     raise ImportRefusedError(f"has a constant of type {dtype}, {value}, which is not translated. Use another type.")
-
-
-def _quote(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _write_search(operand: Expression, ranges: ValueRanges) -> str:

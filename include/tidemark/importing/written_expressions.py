@@ -1,0 +1,88 @@
+"""Write settings that consist of expressions. The engines differ only in how they write an expression as SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tidemark.config.sides import SideName
+from tidemark.errors import ImportRefusedError
+from tidemark.formatting import quote_identifier
+from tidemark.importing.draft import Omission, Section, Setting
+from tidemark.importing.expressions import Column, Expression
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+SqlWriter = Callable[[Expression], str]
+"""Function that writes an expression as SQL, or raises `ImportRefusedError`."""
+
+
+@dataclass(frozen=True)
+class OutputColumn:
+    """A column of a query's result."""
+
+    name: str
+    expression: Expression
+    origin: str
+
+
+def write_column(column: Column, *, has_side: bool) -> str:
+    """Write a column or a field of it as SQL.
+
+    >>> write_column(Column(("order line", "id"), "BIGINT", "left"), has_side=True)
+    '`left_order line`.id'
+    """
+    name, *fields = column.path
+    parts = (f"{column.side}_{name}" if has_side else name, *fields)
+    return ".".join(part if _NAME.fullmatch(part) else quote_identifier(part) for part in parts)
+
+
+def write_conjunction(conditions: Iterable[Expression], to_sql: SqlWriter, location: str) -> str:
+    """Write conditions that all must hold as one.
+
+    Args:
+        conditions: The conditions.
+        to_sql: Writes each of them.
+        location: Place of the conditions in the job, with which a refusal begins.
+
+    Raises:
+        ImportRefusedError: One of them cannot be written.
+    """
+    try:
+        return join_conjuncts([to_sql(condition) for condition in conditions])
+    except ImportRefusedError as error:
+        raise ImportRefusedError(f"{location} {error}") from None
+
+
+def join_conjuncts(parts: Sequence[str]) -> str:
+    """Combine conditions by AND.
+
+    >>> join_conjuncts(["a = 1 OR b = 2", "c = 3"])
+    '(a = 1 OR b = 2) AND c = 3'
+    """
+    return " AND ".join(f"({part})" if " OR " in part and len(parts) > 1 else part for part in parts)
+
+
+def write_key(key: Expression, side: SideName, to_sql: SqlWriter) -> str:
+    """Write a key of one side: the name of its column, or an expression.
+
+    Raises:
+        ImportRefusedError: It cannot be written.
+    """
+    if isinstance(key, Column) and len(key.path) == 1:
+        return key.path[0]
+    return write_conjunction([key], to_sql, f"a {side} key of the join")
+
+
+def write_select(columns: Iterable[OutputColumn], to_sql: SqlWriter) -> tuple[Section, list[Omission]]:
+    """Write the output columns; none, and the reasons, if one of them cannot be written."""
+    select: Section = {}
+    refused = []
+    for column in columns:
+        try:
+            select[column.name] = Setting(to_sql(column.expression), column.origin)
+        except ImportRefusedError as error:
+            refused.append(Omission(f"output column {column.name}", f"It {error}"))
+    if refused:
+        return {}, [*refused, Omission("select", "The emissions have all columns, because some cannot be written.")]
+    return select, []
