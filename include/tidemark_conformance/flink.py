@@ -306,6 +306,12 @@ class SqlInterval(FlinkAdapter):
         }
 
     @override
+    def create_lane(self, pipeline: Pipeline, clocks: Sequence[int]) -> Lane:
+        # The bounds of the pipeline are those of the vector without its exclusive ends.
+        late_margin = max(0, int(self.params["lower"]), -int(self.params["upper"]))
+        return replace(super().create_lane(pipeline, clocks), late_margin=late_margin)
+
+    @override
     def create_join(self, spark: SparkSession, adapters: Sequence[VectorAdapter]) -> Join:
         types = frozenset(str(adapter.params["type"]) for adapter in adapters)
         rules = flink_sql.IntervalRules(

@@ -16,9 +16,9 @@ SMALL_JOB = ReplayStrategy(cache_rows=True, exact_watermarks=None, late_candidat
 LARGE_JOB = ReplayStrategy(False, None, "ordered", materialize_stateful_rows=True)
 ALL_ORDERED = ReplayStrategy(False, "ordered", "all_rows")
 ALL_BROADCAST = ReplayStrategy(False, "broadcast_increments", "all_rows")
-PLAIN, EXACT, NARROW = (
-    SimpleNamespace(needs_exact_watermarks=needs_exact, prefers_narrow_rows=is_narrow)
-    for needs_exact, is_narrow in ((False, False), (True, False), (True, True))
+PLAIN, EXACT, SELECTING = (
+    SimpleNamespace(needs_exact_watermarks=needs_exact, selects_exact_rows=selects)
+    for needs_exact, selects in ((False, False), (True, False), (True, True))
 )
 
 
@@ -40,15 +40,13 @@ def choose(join, lane_class=Lane, **counts):
     [
         (PLAIN, {"rows": 99, "late": 99}, SMALL_JOB),
         (EXACT, {"rows": 99}, ReplayStrategy(True, "ordered", "all_rows")),
-        (NARROW, {"rows": 99}, ReplayStrategy(True, "ordered", "all_rows")),
+        (SELECTING, {"rows": 99}, ReplayStrategy(True, "ordered", "all_rows")),
         (PLAIN, {"late": 25, "increments": 75}, LARGE_JOB),
         (PLAIN, {"late": 26}, replace(LARGE_JOB, late_candidates="by_position")),
         (EXACT, {"increments": 25, "late": 75}, ALL_BROADCAST),
         (EXACT, {"increments": 26}, ALL_ORDERED),
-        (NARROW, {"increments": 25, "late": 25}, replace(ALL_BROADCAST, late_candidates="ordered")),
-        (NARROW, {"increments": 26, "late": 25}, replace(ALL_ORDERED, late_candidates="ordered")),
-        (NARROW, {"increments": 25, "late": 26}, replace(ALL_BROADCAST, late_candidates="by_position")),
-        (NARROW, {"increments": 26, "late": 26}, replace(ALL_ORDERED, late_candidates="by_position")),
+        (SELECTING, {"late": 25, "increments": 75}, LARGE_JOB),
+        (SELECTING, {"late": 26}, replace(LARGE_JOB, late_candidates="by_position")),
     ],
 )
 def test_choose_by_join_and_statistics(join, counts, expected):
@@ -61,7 +59,7 @@ def test_choose_by_join_and_statistics(join, counts, expected):
         (PLAIN, 25, LARGE_JOB),
         (PLAIN, 26, replace(LARGE_JOB, materialize_stateful_rows=False)),
         (EXACT, 0, ALL_ORDERED),
-        (NARROW, 26, replace(ALL_ORDERED, late_candidates="ordered")),
+        (SELECTING, 26, replace(LARGE_JOB, materialize_stateful_rows=False)),
     ],
 )
 def test_choose_with_idle_sources_orders_rows(join, late, expected):

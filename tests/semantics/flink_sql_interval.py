@@ -7,7 +7,9 @@ h_rows_at_or_below_zero_*, but perhaps not others.
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.semantics.recorded_watermarks import parse_lags, split_event
 
@@ -40,6 +42,8 @@ class Oracle:
     lateness: int
     min_cleanup: int
     lag: dict[str, float]  # side -> lag of its watermark behind its greatest timestamp
+    meets_condition: Callable[[Any, Any], bool] = lambda _id, _partner_id: True
+    """Return True if the rows with two ids, within the bounds, match. The recorded joins have no other condition."""
     watermarks: dict[str, float] = field(default_factory=lambda: {"L": -math.inf, "R": -math.inf})
     cache: dict[Slot, list[Row]] = field(default_factory=lambda: defaultdict(list))
     timers: dict[Slot, int] = field(default_factory=dict)
@@ -83,7 +87,7 @@ class Oracle:
         self._update_expiry(other)
         pairs = []
         for partner in self.cache[other, row.key]:  # an expired row that is still cached still matches
-            if row.key is not None and first <= partner.ts <= last:
+            if row.key is not None and first <= partner.ts <= last and self.meets_condition(row.id, partner.id):
                 row.matched = partner.matched = True
                 pairs.append((row.id, partner.id) if row.side == "L" else (partner.id, row.id))
         return pairs + self._remove_expired((other, row.key))

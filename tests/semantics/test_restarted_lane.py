@@ -43,8 +43,9 @@ def compute_statistics(rows, lane, buckets):
     epochs = [sum(start <= clock for start in starts) - 1 for clock in table["clock"]]
     table["bucket"] = [buckets.find_bucket(0, clock) + n for clock, n in zip(table["clock"], epochs, strict=True)]
     newest = {f"{side}_newest": table["time"].where(table["side"] == side) for side in SIDES}
-    by_bucket = table.assign(**newest, oldest=table["time"], rejected=0).groupby("bucket", as_index=False)
-    return by_bucket.agg(dict.fromkeys(newest, "max") | {"oldest": "min", "rejected": "sum"})
+    rejected = dict.fromkeys(("left_rejected", "right_rejected"), 0)
+    by_bucket = table.assign(**newest, **rejected, oldest=table["time"]).groupby("bucket", as_index=False)
+    return by_bucket.agg(dict.fromkeys(newest, "max") | {"oldest": "min"} | dict.fromkeys(rejected, "sum"))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

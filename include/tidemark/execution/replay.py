@@ -6,15 +6,16 @@ Nothing here reads or writes a table.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidemark.config.sides import SIDES, SideName
-from tidemark.joins.base import JobRows, Join
+from tidemark.execution.retained_rows import find_retained_rows
+from tidemark.joins.base import ExactRows, JobRows, Join, RowFilter
 from tidemark.joins.keys import key_columns
 from tidemark.joins.late_table import select_late_rows
 from tidemark.planning.replay_strategy import (
@@ -26,8 +27,8 @@ from tidemark.planning.replay_strategy import (
     count_rows,
 )
 from tidemark.spark.materialization import materialize
-from tidemark.spark.tables import from_pandas
 from tidemark.watermarks.buckets import Buckets
+from tidemark.watermarks.exact import with_exact_watermarks_of_selected
 from tidemark.watermarks.increments import WatermarkIncrements
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Lane, Timeline, join_bucket_watermarks
@@ -103,10 +104,12 @@ def replay(
         buckets: The buckets of the slices.
         limits: Thresholds for the choice of a strategy.
     """
-    watermarked = _refine_strategy(_compute_watermarks(rows, lanes, join, buckets, limits), join, limits)
+    carried = None if carried is None else materialize(carried)
+    watermarked = _compute_watermarks(rows, lanes, join, buckets, limits)
+    watermarked = _refine_strategy(watermarked, carried, join, limits)
     timelines, first_slice = watermarked.statistics.timelines, buckets.slices[0]
     job_watermarks = JobWatermarks(timelines, first_slice, lanes, buckets.grid)
-    job_rows, evicted_counts = _select_job_rows(watermarked, carried, job_watermarks)
+    job_rows, evicted_counts = _select_job_rows(watermarked, carried, join, job_watermarks)
     join_result = join.apply(job_rows)
     is_carried = F.col("evicted_in").isNull() | (F.col("evicted_in") > F.col("carried_from"))
     buffered = _select_buffered(join_result.buffered, first_slice, join.carried_columns)
@@ -152,6 +155,8 @@ class _WatermarkedRows:
     """Condition for an on-time row to outlive its slice, if retained rows are selected."""
     late_positions: LatePositions | None = None
     """Late positions, if late rows are found by position."""
+    newest_carried: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    """Greatest event time of the carried rows by lane and side, if the join retains overdue rows."""
     increments: WatermarkIncrements | None = None
     """Watermark increments, if they determine the exact watermarks of all rows."""
 
@@ -169,14 +174,30 @@ class _WatermarkedRows:
         late = self.late_positions.split_annotated(self.late_positions.annotate(self.rows))[1]
         return self.late_positions.select_on_time(self.rows), late
 
+    def select_with_exact_watermarks(self, select: RowFilter, select_buckets: RowFilter) -> DataFrame:
+        """Select rows, and add the exact watermarks at their arrival; see `ExactRows`."""
+        rows = select_buckets(self.rows)
+        if not self.lane_class.is_determined_by_position:
+            return select(self.lane_class.split(rows, exact=True)[1])
+        return with_exact_watermarks_of_selected(rows, select(rows), self.lane_class.watermark_column)
+
+    def list_buckets(self) -> pd.DataFrame:
+        """List the watermarks and the rows of each bucket, in the columns of `ExactRows.buckets`."""
+        watermarks = [line.buckets.assign(lane=lane) for lane, line in enumerate(self.statistics.timelines)]
+        buckets = self.statistics.buckets.merge(pd.concat(watermarks), on="bucket").sort_values("bucket")
+        slices = self.buckets.find_slices(buckets["bucket"])
+        participating = {
+            f"{side}_participating": buckets[f"{side}_rows"] - buckets[f"{side}_rejected"] for side in SIDES
+        }
+        return buckets.assign(slice=slices, bucket_number=buckets["bucket"], **participating)
+
 
 def _select_job_rows(
-    watermarked: _WatermarkedRows, carried: DataFrame | None, job_watermarks: JobWatermarks
+    watermarked: _WatermarkedRows, carried: DataFrame | None, join: Join, job_watermarks: JobWatermarks
 ) -> tuple[JobRows, Counter[str]]:
     """Select the rows for the join, and count by side those that are already found to leave no state."""
     strategy, evicted_counts = watermarked.strategy, Counter[str]()
     is_all_exact = strategy.late_candidates == "all_rows"
-    exact_rows = watermarked.split(exact=True)[1] if strategy.exact_watermarks and not is_all_exact else None
     on_time, late_candidates = watermarked.split(exact=is_all_exact)
     retained = on_time
     if strategy.materialize_stateful_rows:
@@ -188,18 +209,22 @@ def _select_job_rows(
         late_candidates = materialize(late_candidates)
     filtered = None
     if watermarked.has_filtered and strategy.exact_watermarks:
-        filtered = (late_candidates if exact_rows is None else exact_rows).where(is_filtered())
+        filtered = late_candidates.where(is_filtered())
         late_candidates = late_candidates.where(~is_filtered())
+    exact_rows = None
+    if join.selects_exact_rows and not is_all_exact:
+        newest_carried = {side: event_time for (_, side), event_time in watermarked.newest_carried.items()}
+        exact_rows = ExactRows(watermarked.select_with_exact_watermarks, watermarked.list_buckets(), newest_carried)
     return JobRows(
         on_time,
         late_candidates,
         retained,
         has_late_candidates,
-        None if carried is None else materialize(carried),
+        carried,
         job_watermarks,
         strategy.cache_rows,
         filtered,
-        None if exact_rows is None else exact_rows.where(F.col("rejected").isNull()),
+        exact_rows,
     ), evicted_counts
 
 
@@ -227,11 +252,14 @@ def _materialize_stateful_rows(watermarked: _WatermarkedRows) -> tuple[DataFrame
     return *late_positions.split_annotated(stateful), evicted_counts
 
 
-def _refine_strategy(watermarked: _WatermarkedRows, join: Join, limits: ReplayLimits) -> _WatermarkedRows:
+def _refine_strategy(
+    watermarked: _WatermarkedRows, carried: DataFrame | None, join: Join, limits: ReplayLimits
+) -> _WatermarkedRows:
     """Take the measurements that the chosen strategy depends on, and refine it by them. Each may read the rows."""
     rows, statistics, strategy = watermarked.rows, watermarked.statistics, watermarked.strategy
     watermark_column = watermarked.lane_class.watermark_column
     increments = late_positions = is_retained = None
+    newest_carried = {}
     if strategy.exact_watermarks == "broadcast_increments":
         increments = WatermarkIncrements.collect(rows, watermark_column)
         buckets = statistics.buckets.merge(increments.counts, on="bucket")
@@ -241,38 +269,25 @@ def _refine_strategy(watermarked: _WatermarkedRows, join: Join, limits: ReplayLi
         late_positions = LatePositions.find(rows, watermark_column)
         strategy = strategy.refine_by_late_positions(late_positions.count, limits)
     if strategy.selects_retained_rows:
-        eviction_watermark = join.eviction_watermark(F.col("combined_before"))
-        is_retained = None if eviction_watermark is None else eviction_watermark > F.col("end_watermark")
-        share = None if is_retained is None else _bound_retained_rows(watermarked, is_retained) / statistics.row_count
+        if join.retains_overdue_rows and carried is not None:
+            newest_carried = _find_newest_carried(carried)
+        retained = find_retained_rows(rows.sparkSession, statistics, watermarked.buckets, join, newest_carried)
+        is_retained, share = (retained.condition, retained.max_share) if retained else (None, None)
         strategy = strategy.refine_by_retained_rows(share, limits)
     return replace(
         watermarked,
         strategy=strategy,
         is_retained=is_retained,
+        newest_carried=newest_carried,
         late_positions=late_positions if strategy.late_candidates == "by_position" else None,
         increments=increments if strategy.exact_watermarks == "broadcast_increments" else None,
     )
 
 
-def _bound_retained_rows(watermarked: _WatermarkedRows, is_retained: Column) -> int:
-    """Compute an upper bound of the number of retained rows, from the newest event time per side and bucket."""
-    statistics = watermarked.statistics
-    if len(statistics.timelines) > 1:  # the condition differs between lanes
-        return statistics.row_count
-    watermarks = statistics.timelines[0].buckets[["bucket", "combined_before", "end_watermark"]]
-    buckets = statistics.buckets.merge(watermarks, on="bucket")
-    newest_by_side = [
-        buckets[["combined_before", "end_watermark"]].assign(
-            side=side, event_time=buckets[f"{side}_newest"], rows=buckets[f"{side}_rows"]
-        )
-        for side in SIDES
-    ]
-    rows_by_event_time = pd.concat(newest_by_side, ignore_index=True).dropna()
-    schema = "combined_before long, end_watermark long, side string, event_time long, rows long"
-    retained_buckets = from_pandas(
-        watermarked.rows.sparkSession, rows_by_event_time.astype({"event_time": "int64"}), schema
-    ).where(is_retained)
-    return sum(row["rows"] for row in retained_buckets.select("rows").collect())
+def _find_newest_carried(carried: DataFrame) -> dict[tuple[int, str], int]:
+    """Find the greatest event time of the carried rows by lane and side."""
+    newest = carried.groupBy("lane", "side").agg(F.max("event_time")).collect()
+    return {(lane, side): event_time for lane, side, event_time in newest}
 
 
 def _count_by_side(condition: Column) -> list[Column]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -15,6 +16,30 @@ from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Timeline
 
 EMISSION_COLUMNS = ("slice", "emission", "pane", "result_time", "window_start", "window_end", "left", "right")
+
+
+RowFilter = Callable[[DataFrame], DataFrame]
+"""Function that selects rows by columns that all rows of a job have."""
+
+
+def select_all(rows: DataFrame) -> DataFrame:
+    """Return all rows, as a `RowFilter`."""
+    return rows
+
+
+@dataclass(frozen=True)
+class ExactRows:
+    """Rows of a large job of which the join selects some, with exact watermarks."""
+
+    select: Callable[[RowFilter, RowFilter], DataFrame]
+    """Function that adds exact watermarks to the rows that the first filter selects, rejected and filtered rows among
+    them. The second filter selects the buckets of these rows, to read fewer rows. Reads the rows twice."""
+    buckets: pd.DataFrame
+    """One row per bucket with rows, in order: `lane`, `slice`, its number as `bucket_number`, `combined_before`,
+    `end_watermark`, the least event time of a row that takes part as `oldest`, and for each side the number of these
+    rows as `left_participating` and the greatest event time of any row as `left_newest`. Times are in ms."""
+    newest_carried: Mapping[str, int]
+    """Greatest event time of the carried rows by side, ms, if the job has one lane."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +62,8 @@ class JobRows:
     materializing it."""
     filtered: DataFrame | None = None
     """Rows that `where` filters, with exact watermarks; None if there are none or the join needs no exact ones."""
-    with_exact_watermarks: DataFrame | None = None
-    """Participating rows of `on_time` and `late_candidates` with exact watermarks, for joins with `prefers_narrow_rows`
-    in large jobs. Not materialized: selecting few columns makes ordering the rows cheaper."""
+    exact_rows: ExactRows | None = None
+    """Access to rows with exact watermarks, in large jobs of joins with `selects_exact_rows`."""
 
     def select_participating(self, late_condition: Column | None = None) -> DataFrame:
         """Select the rows that take part in the join, carried ones included.
@@ -93,9 +117,12 @@ class Join(ABC):
     """Unit of `event_time`, microseconds."""
     buckets_per_slice: int | None = None
     """Buckets per slice, if a bucket is a unit of the engine such as a micro-batch."""
-    prefers_narrow_rows = False
-    """True if the join, which needs exact watermarks, computes in large jobs with few columns of the rows first (late
-    materialization). It then gets `JobRows.with_exact_watermarks`, and the other rows as if it needed no exact ones."""
+    selects_exact_rows = False
+    """True if the join needs exact watermarks of all rows only in small jobs. In large jobs it selects the rows that
+    need them (`JobRows.exact_rows`), and gets the others as if it needed no exact ones."""
+    retains_overdue_rows = False
+    """True if a row may stay buffered longer than `eviction_watermark`, since a later row of its side arrived before.
+    `JobRows.retained` then has all rows that arrive after such a row, from its bucket on."""
     needs_bucket_number = False
     """True if rows need their bucket, as `bucket_number`."""
 

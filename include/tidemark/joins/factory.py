@@ -21,7 +21,7 @@ from tidemark.joins.datastream_interval import DatastreamIntervalJoin
 from tidemark.joins.firing_spec import FiringColumns, WindowFiringSpec
 from tidemark.joins.restarts import RestartedIntervalJoin, RestartedWindowJoin
 from tidemark.joins.rules import flink_datastream, flink_sql
-from tidemark.joins.rules.flink_common import compute_watermark_lag
+from tidemark.joins.rules.flink_common import compute_watermark_lag, to_inclusive_bounds
 from tidemark.joins.rules.spark import StreamStreamRules, has_state_eviction
 from tidemark.joins.session_window import SessionWindowJoin
 from tidemark.joins.spark_stream_stream import StreamStreamJoin
@@ -85,24 +85,38 @@ def create_lane(
 
 def _create_flink_lane(pipeline: Pipeline, initial: Watermarks, drain: int | None) -> Lane:
     lag, recorded_sides = compute_watermark_lag(pipeline), pipeline.recorded_watermark_sides
-    restarts = tuple(map(to_micros, pipeline.restarts))
+    restarts, late_margin = tuple(map(to_micros, pipeline.restarts)), _compute_late_margin(pipeline)
     if recorded_sides and restarts:
-        return RestartedRecordedWatermarkLane(lag, initial, drain, recorded_sides=recorded_sides, restarts=restarts)
+        return RestartedRecordedWatermarkLane(
+            lag, initial, drain, late_margin=late_margin, recorded_sides=recorded_sides, restarts=restarts
+        )
     if recorded_sides:
-        return RecordedWatermarkLane(lag, initial, drain, recorded_sides=recorded_sides)
+        return RecordedWatermarkLane(lag, initial, drain, late_margin=late_margin, recorded_sides=recorded_sides)
     if restarts:
-        return RestartedLane(lag, initial, drain, restarts=restarts)
+        return RestartedLane(lag, initial, drain, late_margin=late_margin, restarts=restarts)
     inputs = pipeline.left, pipeline.right
     if not any(source.partition or source.idle_timeout for source in inputs):
-        return Lane(lag, initial, drain)
+        return Lane(lag, initial, drain, late_margin=late_margin)
     left, right = (to_micros(source.idle_timeout) if source.idle_timeout else None for source in inputs)
     return IdleOrPartitionedLane(
         lag,
         initial,
         drain,
+        late_margin=late_margin,
         idle_timeouts={"left": left, "right": right},
         is_union=pipeline.joins_union_of_inputs,
     )
+
+
+def _compute_late_margin(pipeline: Pipeline) -> int:
+    """Return how far above the watermark Flink SQL's interval join refuses to cache a row, ms.
+
+    It caches no row whose partners must all be earlier than the row and at or below the watermark.
+    """
+    if pipeline.dialect != "flink-sql" or pipeline.join.interval is None:
+        return 0
+    lower, upper = to_inclusive_bounds(pipeline.join.interval)
+    return max(0, lower, -upper)
 
 
 def _create_micro_batch_lane(

@@ -37,15 +37,16 @@ def content_hash(rows: DataFrame, names: Iterable[str]) -> Column:
 def carried_hash(carried: DataFrame, join: Join) -> Column:
     """Hash a buffered row (`ReplayResult.carried`) without columns that change after the slice of its arrival.
 
-    The watermark is hashed for late rows, or if the join needs exact ones. For a row on time it depends on how time was
-    cut into slices.
+    The watermark is hashed for late rows, or if the join needs exact ones in all jobs. For a row on time it depends on
+    how time was cut into slices.
     """
     unhashed = {"lane", "carried_from", "evicted_in", *join.slice_valued_columns}
     names = [name for name in carried.columns if name not in unhashed]
     hashed = row_hash(carried, (name for name in names if name != "watermark"))
     if "watermark" not in names:
         return hashed
-    exact = F.lit(join.needs_exact_watermarks) | (F.col("event_time") <= F.col("watermark"))
+    always_exact = join.needs_exact_watermarks and not join.selects_exact_rows
+    exact = F.lit(always_exact) | (F.col("event_time") <= F.col("watermark"))
     return F.xxhash64(hashed, F.when(exact, F.col("watermark")))
 
 

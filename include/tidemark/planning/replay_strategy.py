@@ -123,7 +123,7 @@ class ReplayStrategy:
         | small | yes                         | ordered          | all_rows        | False                     |
         | large | no                          | None             | (2)             | (3)                       |
         | large | yes                         | (1)              | all_rows        | False                     |
-        | large | yes, prefers narrow rows    | (1)              | (2)             | False                     |
+        | large | selects exact rows          | None             | (2)             | (3)                       |
 
         (1) `broadcast_increments` if few rows raise a watermark, else `ordered`.
         (2) `by_position` if many rows are late candidates, else `ordered`.
@@ -137,21 +137,21 @@ class ReplayStrategy:
             lane_class: Class of the job's lanes.
             limits: Thresholds of "small", "few" and "many".
         """
-        needs_exact, has_positions = join.needs_exact_watermarks, lane_class.is_determined_by_position
-        is_small = limits.can_cache(statistics.row_count)
+        has_positions, is_small = lane_class.is_determined_by_position, limits.can_cache(statistics.row_count)
+        needs_exact = join.needs_exact_watermarks and (is_small or not join.selects_exact_rows)
         strategy = cls(is_small, "ordered" if needs_exact else None, "all_rows" if needs_exact else "ordered")
         if is_small:
             return strategy
         if needs_exact and has_positions and statistics.increment_share <= limits.max_increment_share:
             strategy = replace(strategy, exact_watermarks="broadcast_increments")
-        if needs_exact and not join.prefers_narrow_rows:
+        if needs_exact:
             return strategy
         late_share = statistics.late_candidate_share
         has_many_candidates = late_share is not None and late_share > limits.max_ordered_share
         return replace(
             strategy,
             late_candidates="by_position" if has_many_candidates and has_positions else "ordered",
-            materialize_stateful_rows=not needs_exact and (has_positions or not has_many_candidates),
+            materialize_stateful_rows=has_positions or not has_many_candidates,
         )
 
     @property

@@ -96,10 +96,11 @@ def compute_bucket_statistics(rows: DataFrame, watermark_column: str = EVENT_TIM
 
     Returns:
         One row per bucket. `oldest` and `mean` do not cover the rows that `where` filters, which are counted in
-        `left_filtered` and `right_filtered`. `late_arriving_rows` counts rows that arrived after their slice was
-        committed, `late_arriving_from` is their earliest slice. If the watermark is not made from event times, its
-        maxima are `left_newest_value` and `right_newest_value`. If rows have the column `ahead`, `left_rows_ahead` and
-        `right_rows_ahead` count the rows far ahead of their arrival. `left_ahead` and `right_ahead` are its maxima.
+        `left_filtered` and `right_filtered`. `left_rejected` and `right_rejected` count invalid rows.
+        `late_arriving_rows` counts rows that arrived after their slice was committed, `late_arriving_from` is their
+        earliest slice. If the watermark is not made from event times, its maxima are `left_newest_value` and
+        `right_newest_value`. If rows have the column `ahead`, `left_rows_ahead` and `right_rows_ahead` count the rows
+        far ahead of their arrival. `left_ahead` and `right_ahead` are its maxima.
     """
     is_left, event_time = F.col("side") == "left", F.when(moves_watermark(), F.col("event_time"))
     value = F.when(moves_watermark(), F.col(watermark_column))
@@ -117,7 +118,8 @@ def compute_bucket_statistics(rows: DataFrame, watermark_column: str = EVENT_TIM
         (~is_left & is_read).cast("int").alias("right_rows"),
         (is_left & ~is_read).cast("int").alias("left_filtered"),
         (~is_left & ~is_read).cast("int").alias("right_filtered"),
-        is_rejected().cast("int").alias("rejected"),
+        (is_left & is_rejected()).cast("int").alias("left_rejected"),
+        (~is_left & is_rejected()).cast("int").alias("right_rejected"),
         (F.col("floored") & is_accepted).cast("int").alias("floored"),
         (F.col("owning_slice") < F.col("slice")).cast("int").alias("late_arriving_rows"),
         F.when(F.col("owning_slice") < F.col("slice"), F.col("owning_slice")).alias("late_arriving_from"),

@@ -18,7 +18,7 @@ from tidemark.watermarks.row_status import is_filtered, is_rejected, moves_water
 BUCKET_SCHEMA = """
     bucket long, left_before long, right_before long, combined_before long, combined_after long,
     has_increment boolean, needs_order boolean, left_is_aligned boolean, right_is_aligned boolean,
-    left_lag long, right_lag long, end_watermark long
+    left_lag long, right_lag long, late_margin long, end_watermark long
 """
 """Schema of the watermarks of buckets.
 
@@ -28,6 +28,7 @@ BUCKET_SCHEMA = """
 - `left_is_aligned`, `right_is_aligned`: the input limits the combined watermark. It is not idle, and not lagging in a
   union (`idle_or_partitioned_lane`).
 - `left_lag`, `right_lag`: lag of the input's watermark.
+- `late_margin`: `Lane.late_margin`.
 - `end_watermark`: the combined watermark at the end of the bucket's slice.
 """
 BUCKET_COLUMNS = tuple(field.split()[0] for field in BUCKET_SCHEMA.split(","))
@@ -37,7 +38,10 @@ POSITION = ("bucket", "clock", "tiebreak")
 
 def is_late_candidate(*, exact: bool) -> Column:
     """Return True for rows that may be late or are rejected; with `exact` for all rows."""
-    return F.lit(True) if exact else ~is_filtered() & (is_rejected() | (F.col("event_time") <= F.col("combined_after")))
+    if exact:
+        return F.lit(True)
+    may_be_late = F.col("event_time") <= F.col("combined_after") + F.col("late_margin")
+    return ~is_filtered() & (is_rejected() | may_be_late)
 
 
 def advances_watermark(watermark_column: str, *, exact: bool) -> Column:
@@ -62,6 +66,31 @@ def order_late_candidates(rows: DataFrame, watermark_column: str, *, exact: bool
     is_candidate = is_late_candidate(exact=exact)
     relevant = rows.where(is_candidate | advances_watermark(watermark_column, exact=exact))
     return with_preceding_watermarks(relevant, watermark_increments(watermark_column, exact=exact)).where(is_candidate)
+
+
+def with_exact_watermarks_of_selected(rows: DataFrame, selected: DataFrame, watermark_column: str) -> DataFrame:
+    """Add exact watermarks to selected rows, by ordering them among the rows that raise a watermark.
+
+    Args:
+        rows: All rows.
+        selected: Some of them.
+        watermark_column: Column from which the watermark is made, as `Lane.watermark_column`.
+    """
+    by_side = watermark_increments(watermark_column, exact=True)
+    increments = {f"{side}_increment": column for side, column in by_side.items()}
+    advancing = rows.where(advances_watermark(watermark_column, exact=True)).select(
+        *POSITION,
+        "left_before",
+        "right_before",
+        *(column.alias(name) for name, column in increments.items()),
+        F.lit(False).alias("is_selected"),
+    )
+    null = F.lit(None).cast("long")
+    selected = selected.transform(with_columns, {**dict.fromkeys(increments, null), "is_selected": F.lit(True)})
+    ordered = with_preceding_watermarks(
+        selected.unionByName(advancing, allowMissingColumns=True), {side: F.col(f"{side}_increment") for side in SIDES}
+    )
+    return with_exact_watermarks(ordered.where("is_selected").drop("is_selected", *increments))
 
 
 def with_preceding_watermarks(rows: DataFrame, increments: Mapping[str, Column]) -> DataFrame:

@@ -195,14 +195,15 @@ def _compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
 
 def _merge_sources(statistics: pd.DataFrame) -> pd.DataFrame:
     """Aggregate the statistics of sources by bucket, as `buckets.compute_bucket_statistics` does."""
-    counts, maxima = ["rows", "filtered"], ["newest"]
+    counts, maxima = ["rows", "filtered", "rejected"], ["newest"]
     if "rows_ahead" in statistics:
         counts, maxima = [*counts, "rows_ahead"], [*maxima, "ahead"]
     is_side = {side: statistics["side"] == side for side in SIDES}
     row_counts = {f"{side}_{name}": statistics[name].where(is_side[side], 0) for side in SIDES for name in counts}
     newest = {f"{side}_{name}": statistics[name].where(is_side[side]) for side in SIDES for name in maxima}
     by_bucket = statistics.assign(**row_counts, **newest).groupby("bucket", as_index=False)
-    aggregates = {**dict.fromkeys([*row_counts, "floored", "late_arriving_rows"], "sum"), "late_arriving_from": "min"}
+    aggregates = dict.fromkeys([*row_counts, "floored", "late_arriving_rows"], "sum")
+    aggregates |= dict.fromkeys(["oldest", "late_arriving_from"], "min")
     return by_bucket.agg(aggregates | dict.fromkeys(newest, "max"))
 
 
@@ -374,10 +375,12 @@ def _compute_timeline(
             end_watermarks[slice_ends[clock]] = tracker.snapshot()
         tracker.apply(change for change in changes_at.get(clock, []) if not change.becomes_active)
         if clock in by_clock:
-            processed.append(_process_bucket(by_clock[clock], tracker, lag))
+            processed.append(_process_bucket(by_clock[clock], tracker, lag, lane.late_margin))
             catch_ups += _find_catch_ups(by_clock[clock], processed[-1], tracker, lag)
             oldest = by_clock[clock]["oldest"].min()
-            has_late_candidates = has_late_candidates or (not pd.isna(oldest) and oldest <= tracker.combined)
+            has_late_candidates = has_late_candidates or (
+                not pd.isna(oldest) and oldest <= tracker.combined + lane.late_margin
+            )
         tracker.apply(change for change in changes_at.get(clock, []) if change.becomes_active)
     if lane.drain is not None:
         at_end_of_input = Watermarks(END_OF_INPUT, END_OF_INPUT, sources_combined=END_OF_INPUT)
@@ -401,7 +404,9 @@ def _find_catch_ups(
             yield _CatchUp(bucket["bucket"], side, bucket["combined_before"] + lag[side])
 
 
-def _process_bucket(rows: pd.DataFrame, tracker: _SourceTracker, lag: dict[str, int]) -> dict[str, Any]:
+def _process_bucket(
+    rows: pd.DataFrame, tracker: _SourceTracker, lag: dict[str, int], late_margin: int
+) -> dict[str, Any]:
     """Advance the tracker over a bucket, and return the bucket's watermarks as a row of `bucket_schema`."""
     before, combined, active = tracker.snapshot(), tracker.combined, sorted(tracker.active, key=str)
     sources = [(*key, tracker.sources[key].watermark) for key in active]
@@ -426,10 +431,11 @@ def _process_bucket(rows: pd.DataFrame, tracker: _SourceTracker, lag: dict[str, 
         "combined_before": combined,
         "combined_after": tracker.combined,
         "has_increment": has_increment,
-        "needs_order": changes and not pd.isna(oldest) and oldest <= tracker.combined,
+        "needs_order": changes and not pd.isna(oldest) and oldest <= tracker.combined + late_margin,
         "left_is_aligned": "left" in tracker.aligned,
         "right_is_aligned": "right" in tracker.aligned,
         "left_lag": lag["left"],
         "right_lag": lag["right"],
+        "late_margin": late_margin,
         "sources": sources if has_increment else [],
     }

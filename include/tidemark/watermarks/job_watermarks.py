@@ -103,15 +103,15 @@ def _with_first_slice(
     splits = [-_INF, *map(float, slice_by_split), _INF]
     search = Bucketizer(splits=splits, inputCol="_below", outputCol="_level")
     levels = search.transform(rows.withColumn("_below", (position - 1).cast("double")))
-    slices = _array_literal([*slice_by_split.values()], "bigint")
+    slices = array_literal([*slice_by_split.values()], "bigint")
     return levels.withColumn(name, F.get(slices, F.col("_level").cast("int"))).drop("_level", "_below")
 
 
-def _array_literal(values: Sequence[object], dtype: str) -> Column:
+def array_literal(values: Sequence[object], dtype: str) -> Column:
     """Return an array as one literal, which Spark parses once; `F.array` would be one expression per value."""
     return F.from_json(F.lit(json.dumps(values)), f"array<{dtype}>")
 
 
 def lookup_by_lane(values: Sequence[object], dtype: str = "bigint") -> Column:
     """Return the value of a row's lane, from one value per lane."""
-    return F.get(_array_literal(values, dtype), F.col("lane").cast("int"))
+    return F.get(array_literal(values, dtype), F.col("lane").cast("int"))

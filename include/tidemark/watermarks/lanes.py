@@ -29,6 +29,8 @@ from tidemark.watermarks.exact import (
 from tidemark.watermarks.row_status import is_filtered
 from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK, WatermarkLag, Watermarks
 
+REJECTED_COLUMNS = [f"{side}_rejected" for side in SIDES]
+"""Columns of bucket statistics that count invalid rows."""
 LaneT = TypeVar("LaneT", bound="Lane")
 
 
@@ -79,6 +81,9 @@ class Lane:
 
     end_clocks: Mapping[int, int] = field(default_factory=dict)
     """Processing time at the end of slices, ms, where it differs from the slice's end."""
+    late_margin: int = 0
+    """Time above the watermark up to which rows need exact watermarks, ms. It is positive if the join treats some rows
+    above the watermark like late ones."""
 
     bucket_schema: ClassVar[str] = BUCKET_SCHEMA
     """Schema of `Timeline.buckets`."""
@@ -188,8 +193,9 @@ def _compute_timeline(statistics: pd.DataFrame, lane: Lane, buckets: Buckets) ->
     before, after = np.minimum(left_before, right_before), np.minimum(left_after, right_after)
     has_increment = (left_before < left_after) | (right_before < right_after)
     oldest = statistics["oldest"].fillna(np.inf).to_numpy()
+    is_candidate = oldest <= after + lane.late_margin
     # Also where both inputs had the same watermark: the input that holds the combined one back may change.
-    needs_order = ((before < after) | (has_increment & (left_before == right_before))) & (oldest <= after)
+    needs_order = ((before < after) | (has_increment & (left_before == right_before))) & is_candidate
     table = pd.DataFrame(
         {
             "bucket": statistics["bucket"].to_numpy(),
@@ -203,6 +209,7 @@ def _compute_timeline(statistics: pd.DataFrame, lane: Lane, buckets: Buckets) ->
             "right_is_aligned": True,
             "left_lag": lane.lag.left,
             "right_lag": lane.lag.right,
+            "late_margin": lane.late_margin,
         }
     )
     slice_numbers = buckets.find_slices(statistics["bucket"])
@@ -216,7 +223,7 @@ def _compute_timeline(statistics: pd.DataFrame, lane: Lane, buckets: Buckets) ->
     combined_at_end = {buckets.slices[0] - 1: initial.combined}
     combined_at_end |= {number: watermarks.combined for number, watermarks in end_watermarks.items()}
     table["end_watermark"] = np.array([combined_at_end[number] for number in slice_numbers], dtype=np.int64)
-    has_late_candidates = bool((oldest <= after).any() or statistics["rejected"].any())
+    has_late_candidates = bool(is_candidate.any() or statistics[REJECTED_COLUMNS].any(axis=None))
     return Timeline(table, has_late_candidates, end_watermarks, combined_at_end)
 
 

@@ -54,7 +54,7 @@ class LatePositions:
         times = rows.where(is_candidate | advances_watermark(watermark_column, exact=False)).select(
             *POSITION,
             "event_time",
-            *("combined_before", "left_before", "right_before", "left_is_aligned", "right_is_aligned"),
+            *("combined_before", "left_before", "right_before", "left_is_aligned", "right_is_aligned", "late_margin"),
             is_candidate.alias("is_candidate"),
             is_rejected().alias("is_rejected"),
             *(increment.alias(f"{side}_increment") for side, increment in increments.items()),
@@ -65,9 +65,10 @@ class LatePositions:
             *(F.col(name).alias(alias) for name, alias in _POSITION_COLUMNS.items()),
             *(column.alias(alias) for column, alias in zip(watermarks, _WATERMARK_COLUMNS.values(), strict=True)),
             "event_time",
+            "late_margin",
             "is_rejected",
         )
-        is_late = F.col("event_time") <= F.col(_WATERMARK_COLUMNS["watermark"])
+        is_late = F.col("event_time") <= F.col(_WATERMARK_COLUMNS["watermark"]) + F.col("late_margin")
         late = candidates.where(F.col("is_rejected") | is_late)
         return cls(
             *materialize_and_count(late.select(*_POSITION_COLUMNS.values(), *_WATERMARK_COLUMNS.values()).distinct())

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from tidemark.config.sides import SIDES
 from tidemark.watermarks.buckets import Buckets, compute_bucket_statistics
-from tidemark.watermarks.lanes import Lane, Timeline, Timelines, split_by_lane
+from tidemark.watermarks.lanes import REJECTED_COLUMNS, Lane, Timeline, Timelines, split_by_lane
 from tidemark.watermarks.values import NO_WATERMARK, Watermarks
 
 BATCH_SCHEMA = """
@@ -81,7 +81,7 @@ def _compute_timeline(statistics: pd.DataFrame, lane: MicroBatchLane, buckets: B
     rows = statistics.set_index("bucket").reindex(sorted({*scheduled, *statistics["bucket"]}))
     newest = {side: (rows[f"{side}_newest"].astype("Int64") // 1000) for side in lane.watermarked_sides}
     watermarks, batches, end_watermarks = lane.initial_watermarks, [], {}
-    has_late_candidates = bool(rows["rejected"].any())
+    has_late_candidates = bool(rows[REJECTED_COLUMNS].any(axis=None))
     order = list(enumerate(zip(rows.index, buckets.find_slices(rows.index.to_series()), rows["oldest"], strict=True)))
     last = order[-1][1][1] if order else slices[-1]
     for batch, (bucket, slice_number, oldest) in order:

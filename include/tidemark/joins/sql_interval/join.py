@@ -4,8 +4,9 @@ The operator, `RowTimeIntervalJoin`, has a cache of rows for each side and key. 
 side's rows of its key, and is then cached itself if a later row can still match it. The operator drops no late row, so
 a result depends only on which rows are cached at each arrival:
 
-1. A row expires when the watermark has passed the event time of its last possible partner. Pairs of rows that have not
-   expired follow from event times and watermarks, as a join on an interval (`SqlIntervalJoin._join_unexpired`).
+1. A row expires when the watermark has passed the event time of its last possible partner. So cached rows that are not
+   late match by event times alone, as a join on an interval (`SqlIntervalJoin._pair_on_time_rows`). Other rows are
+   paired separately (`late_pairs`).
 2. An expired row remains in the cache until it is removed. A cleanup timer removes it at its `cleanup_time`, a
    watermark that is fixed at its arrival (`cleanup_timers`). Usually this is the watermark at which it expires.
 3. If its cleanup time is later, the row is overdue from its expiry until then. The first lookup in that time still
@@ -13,36 +14,49 @@ a result depends only on which rows are cached at each arrival:
 4. An extremely late row skips its lookup if the last cleanup of the other side, whatever its key, has already removed
    all rows that it can match (`last_cleanup`).
 
-These steps are the closed form: joins and window functions over all rows of a job. A lane has none if it has a cleanup
+These steps are the closed form: joins and window functions over the rows of a job. A lane has none if it has a cleanup
 interval, times of 0 or below, or restarts, or if the result depends on a lookup of which it is uncertain whether it is
-skipped. Only these lanes are replayed row by row (`operator_simulation`). In large jobs, steps 2 to 4 run over narrow
-rows without their content, which is joined afterwards (`late_materialization`).
+skipped. Only these lanes are replayed row by row (`operator_simulation`).
+
+A small job computes the cleanup times of all rows. A large job computes them only for rows that late rows may match
+after their expiry, or that may outlive their slice (`timer_selection`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from typing_extensions import override
 
-from tidemark.config.sides import OTHER, SIDES, SideName
-from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason
+from tidemark.config.sides import SIDES, SideName
+from tidemark.joins.base import ExactRows, JobRows, Join, JoinResult, add_late_reason, select_all
 from tidemark.joins.datastream_interval import join_by_interval
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.cleanup_timers import with_cleanup_time
+from tidemark.joins.sql_interval.labels import (
+    SLICE_COLUMNS,
+    STATE_COLUMNS,
+    add_carried,
+    is_late,
+    is_late_or_uncached,
+    label_caching,
+    label_eviction,
+    with_match_state,
+)
 from tidemark.joins.sql_interval.last_cleanup import LastCleanups
-from tidemark.joins.sql_interval.late_materialization import (
-    MAX_BROADCAST_ROWS,
-    NARROW_COLUMNS,
-    join_annotations,
-    select_annotations,
+from tidemark.joins.sql_interval.late_materialization import MAX_BROADCAST_ROWS, join_annotations, select_annotations
+from tidemark.joins.sql_interval.late_pairs import (
+    pair_late_rows,
+    select_expired_partners,
+    select_overdue_matches,
+    select_uncached_matches,
+    with_lookup_number,
 )
 from tidemark.joins.sql_interval.match_tracking import (
-    compute_match_hash,
     filter_matches,
     find_first_matches,
     is_padded,
@@ -52,21 +66,19 @@ from tidemark.joins.sql_interval.match_tracking import (
 from tidemark.joins.sql_interval.operator_simulation import replay_lanes
 from tidemark.joins.sql_interval.overdue_rows import (
     is_overdue,
-    pair_with_removing_rows,
     select_certain_lookups,
-    select_lookups_near_overdue,
     with_eviction_slice,
     with_removing_lookup,
 )
+from tidemark.joins.sql_interval.timer_selection import find_overdue_rows
 from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize, materialize_and_count
 from tidemark.timegrid.time_columns import as_json
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.restarted_lane import epoch_column
+from tidemark.watermarks.row_status import is_filtered
 
-_SLICE_COLUMNS = ("first_match_slice", "timer_slice", "removal_slice")
-_STATE_COLUMNS = ("first_match_slice", "cleanup_time", "timer_slice", "removal_slice")
 _LABELS = ("slice", "watermark", "clock", "tiebreak", "match_hash")
 
 
@@ -76,13 +88,13 @@ class _LabelledRows:
 
     all_rows: DataFrame
     tracked: DataFrame
-    """Rows with `is_tracked`: late rows and rows that outlive their slice."""
-    cached: DataFrame
-    """Rows that are cached on arrival. Only match tracking reads them, so that `left` and `right` may be null."""
+    """At least the rows with `is_tracked`: late rows and rows that outlive their slice."""
     untracked: DataFrame | None
     """Other rows; None if they were only counted."""
-    has_few_uncached: bool = False
-    """True if the rows that are not cached on arrival are few enough for a broadcast join."""
+    late_pairs: DataFrame
+    """Pairs of late rows with cached rows; see `late_pairs.pair_late_rows`."""
+    overdue_rows: DataFrame | None
+    """The overdue rows that matter, with `removing_lookup`; None if there are none."""
 
 
 @dataclass(frozen=True)
@@ -105,38 +117,42 @@ class SqlIntervalJoin(Join):
     """SQL over `left_*` and `right_*` that pairs must meet as well."""
 
     needs_exact_watermarks = True
-    prefers_narrow_rows = True
+    selects_exact_rows = True
+    retains_overdue_rows = True
     needs_bucket_number = True
-    carried_columns = ("watermark", *_STATE_COLUMNS)
-    slice_valued_columns = _SLICE_COLUMNS
+    carried_columns = ("watermark", *STATE_COLUMNS)
+    slice_valued_columns = SLICE_COLUMNS
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
         return self.rules.is_within(left, right)
 
+    @override
+    def eviction_watermark(self, watermark: Column) -> Column:
+        return self.rules.expires_at(F.col("event_time"), self._wait)
+
+    @override
     def apply(self, job_rows: JobRows) -> JoinResult:
         """Join in closed form, and replay the lanes that have none."""
-        if (narrowable_rows := job_rows.with_exact_watermarks) is None:
-            timed_rows = materialize(
-                self._with_timers(job_rows.late_candidates.where(F.col("rejected").isNull()), job_rows)
-            )
+        exact_rows = job_rows.exact_rows
+        if exact_rows is None:
+            rows = job_rows.late_candidates.where(F.col("rejected").isNull())
+            rows = label_caching(add_carried(rows, job_rows.carried), self.rules)
+            rows = with_cleanup_time(rows, is_small=job_rows.is_cached)
+            rows = materialize(label_eviction(rows, job_rows.watermarks))
+            labelled, cleanups = self._label_small_job(rows, job_rows)
         else:
-            timed_rows = self._with_timers(
-                narrowable_rows.select(*NARROW_COLUMNS, *key_columns(narrowable_rows)), job_rows, ("cleanup_time",)
-            )
-        cleanups = LastCleanups.from_rows(timed_rows, job_rows.watermarks, job_rows.filtered)
-        label_rows = self._label_all_columns if narrowable_rows is None else self._label_narrow_columns
-        rows = label_rows(timed_rows, job_rows, cleanups)
-        result = self._join_closed_form(rows, job_rows)
-        result = replace(
-            result,
-            timelines=cleanups.to_timelines({}),
-            evicted_counts=cleanups.evicted_counts if rows.untracked is None else {},
-        )
+            labelled, cleanups = self._label_large_job(job_rows, exact_rows)
+        result = replace(self._join_closed_form(labelled, job_rows), timelines=cleanups.to_timelines({}))
         if not cleanups.replayed_lanes:
             return result
-        full_rows = timed_rows if narrowable_rows is None else self._with_timers(narrowable_rows, job_rows)
-        return self._add_replayed_lanes(result, full_rows.where(~cleanups.has_closed_form), job_rows, cleanups)
+        if exact_rows is not None:
+            new_rows = exact_rows.select(select_all, select_all)
+            job_rows = replace(job_rows, filtered=new_rows.where(is_filtered()))
+            rows = add_carried(new_rows.where(F.col("rejected").isNull()), job_rows.carried)
+            rows = label_eviction(label_caching(rows, self.rules), job_rows.watermarks)
+            result = replace(result, evicted_counts=self._count_replayed(rows, job_rows, cleanups))
+        return self._add_replayed_lanes(result, rows.where(~cleanups.has_closed_form), job_rows, cleanups)
 
     @property
     def _wait(self) -> Column:
@@ -146,122 +162,91 @@ class SqlIntervalJoin(Join):
     def _is_padded(self) -> Column:
         return is_padded(F.col("side"), self.join_type)
 
-    def _with_timers(
-        self, rows: DataFrame, job_rows: JobRows, carried_columns: tuple[str, ...] = _STATE_COLUMNS
-    ) -> DataFrame:
-        """Union new and carried rows, and label them with their cleanup times.
-
-        Args:
-            rows: New rows with exact watermarks.
-            job_rows: The rows of the job.
-            carried_columns: Columns of carried rows to add to those of new rows.
-        """
-        if job_rows.carried is not None:
-            names = [name for name in (*rows.columns, *carried_columns) if name in job_rows.carried.columns]
-            rows = rows.unionByName(job_rows.carried.select(*names), allowMissingColumns=True)
-        event_time, null = F.col("event_time"), F.lit(None).cast("long")
-        labels = {
-            "cleanup_time": F.col("cleanup_time") if "cleanup_time" in rows.columns else null,
-            "is_cached": self.rules.is_cached(event_time, self._wait, self.rules.operator_time(F.col("watermark"))),
-            "expires_at": self.rules.expires_at(event_time, self._wait),
-        }
-        with_timers = with_cleanup_time(rows.transform(with_columns, labels), is_small=job_rows.is_cached)
-        return self._with_labels(with_timers, job_rows.watermarks)
-
-    def _with_labels(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
-        """Add the labels that follow from a row's cleanup time and from the watermark at its arrival.
-
-        - `operator_time`: the operator time at its arrival.
-        - `is_cached`: whether it is cached on arrival.
-        - `expires_at`: the least operator time at which it has expired.
-        - `lookup_skipped_at`: the last cleanup of the other side, an operator time, at which it skips its lookup.
-        - `may_skip_lookup`: whether some cleanup before its arrival may have reached `lookup_skipped_at`.
-        - `requires_replay`: whether only a replay of its lane is exact.
-        - `eviction_slice`: the slice whose watermark removes it; that of its arrival if it is not cached.
-        - `is_tracked`: whether it is late or outlives its slice, so that its first match must be known.
-        """
-        rules, event_time, operator_time = self.rules, F.col("event_time"), self.rules.operator_time(F.col("watermark"))
-        labels = {
-            "operator_time": operator_time,
-            "is_cached": rules.is_cached(event_time, self._wait, operator_time),
-            "expires_at": rules.expires_at(event_time, self._wait),
-            "lookup_skipped_at": rules.lookup_skipped_at(event_time),
-            "may_skip_lookup": (rules.lookup_skipped_at(event_time) <= operator_time) & ~rules.is_empty,
-            "requires_replay": rules.requires_replay(event_time, self._wait),
-        }
-        # `with_slice_reaching` accepts no null. The eviction slice of rows that are not cached is replaced below.
-        removal_watermark = F.coalesce("cleanup_time", "expires_at")
-        labelled = watermarks.with_slice_reaching(
-            rows.transform(with_columns, labels), removal_watermark, "eviction_slice"
+    def _label_small_job(self, timed_rows: DataFrame, job_rows: JobRows) -> tuple[_LabelledRows, LastCleanups]:
+        """Label the rows of a small job, of which all cleanup times are known."""
+        watermarks, first_slice = job_rows.watermarks, job_rows.watermarks.first_slice
+        cleanups, overdue_count = LastCleanups.from_rows(timed_rows, watermarks, job_rows.filtered)
+        rows = with_match_state(timed_rows.where(cleanups.has_closed_form), self.condition, first_slice)
+        overdue_rows, late_rows = (
+            None,
+            rows.where(is_late_or_uncached(first_slice)).withColumn("lookup_number", F.lit(1)),
         )
-        labelled = labelled.withColumn(
-            "eviction_slice", F.when(F.col("is_cached"), F.col("eviction_slice")).otherwise(F.col("slice"))
-        )
-        # Most rows are on time and removed by the end of their slice. No output needs the first match of these.
-        is_removed_in_slice = (
-            F.col("eviction_slice") <= F.greatest("slice", F.lit(watermarks.first_slice))
-        ) & ~_is_late(watermarks.first_slice)
-        return labelled.withColumn("is_tracked", ~F.coalesce(is_removed_in_slice, F.lit(False)))
-
-    def _label_all_columns(self, timed_rows: DataFrame, job_rows: JobRows, cleanups: LastCleanups) -> _LabelledRows:
-        """Label rows with all their columns, in small jobs."""
-        first_slice = job_rows.watermarks.first_slice
-        rows = self._with_match_state(timed_rows.where(cleanups.has_closed_form), first_slice)
-        if cleanups.overdue_count:
+        if overdue_count:
             overdue_rows = materialize(with_removing_lookup(rows, select_certain_lookups(rows, first_slice)))
             rows = with_eviction_slice(overdue_rows.unionByName(rows.where(~is_overdue()), allowMissingColumns=True))
-        return _LabelledRows(rows, rows.where("is_tracked"), rows.where("is_cached"), rows.where(~F.col("is_tracked")))
+            late_rows = with_lookup_number(late_rows)
+        late_pairs = pair_late_rows(late_rows, rows, self.rules, first_slice, is_small=False)
+        late_pairs = materialize(late_pairs)
+        is_tracked = F.col("is_tracked")
+        return _LabelledRows(rows, rows.where(is_tracked), rows.where(~is_tracked), late_pairs, overdue_rows), cleanups
 
-    def _label_narrow_columns(self, narrow_rows: DataFrame, job_rows: JobRows, cleanups: LastCleanups) -> _LabelledRows:
-        """Label rows in large jobs: compute labels on narrow rows, then join those that differ from the usual.
+    def _label_large_job(self, job_rows: JobRows, exact_rows: ExactRows) -> tuple[_LabelledRows, LastCleanups]:
+        """Label the rows of a large job, of which few are late, overdue or outlive their slice.
 
-        Usually a row is cached on arrival and its cleanup time is when it expires, so that labels follow from its event
-        time. Exceptions get their watermark, cleanup time and removing lookup by late materialization, and tracked rows
-        their watermark.
-
-        Args:
-            narrow_rows: Labelled rows without `left` and `right`.
-            job_rows: The rows of the job.
-            cleanups: The cleanups of the job.
+        The watermark of a row on time is the one before its bucket. Its labels are the same as with the exact one. Only
+        overdue rows have a cleanup time after their expiry. They are searched among the rows for which it matters.
         """
-        first_slice, closed_form_rows = job_rows.watermarks.first_slice, narrow_rows.where(cleanups.has_closed_form)
-        exceptions = materialize(closed_form_rows.where(~F.col("is_cached") | is_overdue()))
-        names = ["watermark", "cleanup_time"]
-        if cleanups.overdue_count:
-            lookups = select_certain_lookups(closed_form_rows, first_slice)
-            lookups = (
-                select_lookups_near_overdue(lookups, exceptions, cleanups.longest_overdue_ms)
-                if cleanups.overdue_count <= MAX_BROADCAST_ROWS
-                else lookups
-            )
-            overdue_rows = with_removing_lookup(exceptions, lookups)
-            exceptions = overdue_rows.unionByName(exceptions.where(~is_overdue()), allowMissingColumns=True)
-            names.append("removing_lookup")
-        annotations, count = materialize_and_count(select_annotations(exceptions, names))
-        annotations = F.broadcast(annotations) if count <= MAX_BROADCAST_ROWS else annotations
-        rows = join_annotations(job_rows.select_participating().where(cleanups.has_closed_form), annotations, names)
-        rows = self._with_labels(rows, job_rows.watermarks)
-        rows = rows.withColumn("cleanup_time", F.when(F.col("is_cached"), F.coalesce("cleanup_time", "expires_at")))
-        rows = self._with_match_state(rows, first_slice)
-        rows = with_eviction_slice(rows) if cleanups.overdue_count else rows
-        arrival_watermarks = select_annotations(closed_form_rows.where("is_tracked"), ["watermark"])
-        tracked = materialize(join_annotations(rows.where("is_tracked"), arrival_watermarks, ["watermark"]))
-        partners = rows
-        if self.condition is None:
-            null_sides = {side: F.lit(None).cast(rows.schema[side].dataType) for side in SIDES}
-            partners = self._with_match_state(closed_form_rows.transform(with_columns, null_sides), first_slice)
-        return _LabelledRows(
-            rows, tracked, partners.where("is_cached"), None, has_few_uncached=count <= MAX_BROADCAST_ROWS
+        watermarks, first_slice = job_rows.watermarks, job_rows.watermarks.first_slice
+        rows = label_caching(job_rows.select_participating(), self.rules)
+        stateful_rows = label_caching(job_rows.select_retention_candidates(), self.rules)
+        late_rows = label_caching(job_rows.late_candidates.where(F.col("rejected").isNull()), self.rules)
+        late_rows = with_lookup_number(late_rows.where(is_late_or_uncached(first_slice)))
+        late_rows, count = materialize_and_count(with_match_state(late_rows, self.condition, first_slice))
+        late_pairs = pair_late_rows(
+            late_rows,
+            with_match_state(rows, self.condition, first_slice),
+            self.rules,
+            first_slice,
+            is_small=count <= MAX_BROADCAST_ROWS,
         )
+        late_pairs, label = materialize(late_pairs), partial(label_caching, rules=self.rules)
+        overdue_rows = find_overdue_rows(
+            select_expired_partners(late_pairs),
+            stateful_rows,
+            label,
+            exact_rows,
+            first_slice,
+            self._expiry_delays(job_rows),
+        )
+        cleanups = LastCleanups.from_selected_rows(rows, late_rows, overdue_rows, watermarks, exact_rows, label)
+        parts = [
+            self._add_cleanup(part.where(cleanups.has_closed_form), overdue_rows, watermarks)
+            for part in (rows, stateful_rows)
+        ]
+        all_rows, tracked = (with_match_state(part, self.condition, first_slice) for part in parts)
+        return _LabelledRows(
+            all_rows, tracked, None, late_pairs.where(cleanups.has_closed_form), overdue_rows
+        ), cleanups
 
-    def _with_match_state(self, rows: DataFrame, first_slice: int) -> DataFrame:
-        """Add `match_hash`, and the slices of the carried state that precede the job."""
-        null = F.lit(None).cast("long")
-        carried_state = {
-            name: F.when(F.col(name) < first_slice, F.col(name)) if name in rows.columns else null
-            for name in _SLICE_COLUMNS
-        }
-        return rows.transform(with_columns, {**carried_state, "match_hash": compute_match_hash(rows, self.condition)})
+    @staticmethod
+    def _add_cleanup(rows: DataFrame, overdue_rows: DataFrame | None, watermarks: JobWatermarks) -> DataFrame:
+        """Add the cleanup time and the eviction slice to the rows of a large job."""
+        if overdue_rows is not None:
+            names = ["cleanup_time", "removing_lookup"]
+            rows = join_annotations(rows, F.broadcast(select_annotations(overdue_rows, names)), names)
+        is_cached, cleanup_time = F.col("is_cached"), F.coalesce("cleanup_time", "expires_at")
+        rows = label_eviction(rows.withColumn("cleanup_time", F.when(is_cached, cleanup_time)), watermarks)
+        return rows if overdue_rows is None else with_eviction_slice(rows)
+
+    def _expiry_delays(self, job_rows: JobRows) -> dict[SideName, int] | None:
+        """Return by side the time from a row's event time to its expiry, ms; None if lanes differ."""
+        if len(job_rows.watermarks.timelines) > 1:
+            return None
+        sides = job_rows.on_time.sparkSession.createDataFrame([(side,) for side in SIDES], "side string")
+        delays = sides.select("side", self.rules.expires_at(F.lit(0), self._wait)).collect()
+        return {row[0]: row[1] for row in delays}
+
+    @staticmethod
+    def _count_replayed(rows: DataFrame, job_rows: JobRows, cleanups: LastCleanups) -> dict[str, int]:
+        """Count by side, as negative numbers, the rows of replayed lanes that were already counted as evicted."""
+        if job_rows.retained is job_rows.on_time:
+            return {}
+        is_counted = ~cleanups.has_closed_form & (F.col("slice") >= job_rows.watermarks.first_slice)
+        counts = dict[str, int]()
+        for part, sign in ((rows, -1), (job_rows.select_retention_candidates(), 1)):
+            for side, count in part.where(is_counted).groupBy("side").count().collect():
+                counts[side] = counts.get(side, 0) + sign * count
+        return counts
 
     def _join_closed_form(self, rows: _LabelledRows, job_rows: JobRows) -> JoinResult:
         """Compute the outputs of the lanes with a closed form.
@@ -269,84 +254,62 @@ class SqlIntervalJoin(Join):
         An outer join needs the first match of all rows, to pad the others. An inner join needs it only to report the
         outcome of late rows that were not cached, for which few pairs are enough.
         """
-        first_slice = job_rows.watermarks.first_slice
-        pairs = self._join_unexpired(rows.all_rows, first_slice)
-        if self.join_type.types - {"inner"}:
+        first_slice, can_pad = job_rows.watermarks.first_slice, bool(self.join_type.types - {"inner"})
+        select_matches = partial(filter_matches, condition=self.condition)
+        on_time_pairs = self._pair_on_time_rows(rows.all_rows, first_slice, is_tracked=can_pad)
+        pairs = select_matches(on_time_pairs, is_tracked=can_pad)
+        pairs = pairs.unionByName(select_matches(rows.late_pairs.where(~F.col("is_expired")), is_tracked=can_pad))
+        if can_pad:
             tracked_pairs = pairs = materialize(pairs)
         else:
-            tracked_pairs = self._join_late_uncached(rows, first_slice)
-        if "removing_lookup" in rows.all_rows.columns:
-            is_within = self.rules.is_within(F.col("left_time"), F.col("right_time"))
-            overdue_pairs = filter_matches(
-                pair_with_removing_rows(rows.all_rows, rows.tracked.where(_is_late(first_slice)), is_within),
-                self.condition,
-            )
-            pairs, tracked_pairs = pairs.unionByName(overdue_pairs), tracked_pairs.unionByName(overdue_pairs)
+            tracked_pairs = select_matches(select_uncached_matches(rows.late_pairs), is_tracked=True)
+        if rows.overdue_rows is not None:
+            overdue_pairs = select_matches(select_overdue_matches(rows.late_pairs, rows.overdue_rows), is_tracked=True)
+            tracked_pairs = tracked_pairs.unionByName(overdue_pairs)
+            pairs = pairs.unionByName(overdue_pairs.select(*pairs.columns))
         first_matches = materialize(find_first_matches(tracked_pairs))
-        is_padded = F.col("eviction_slice").isNotNull() & F.col("first_match_slice").isNull() & self._is_padded
-        padded_rows = (
-            with_first_match(rows.all_rows, first_matches)
-            .where(is_padded)
-            .withColumn("slice", F.greatest("slice", "eviction_slice"))
-        )
-        emission = F.concat(F.lit("padded_"), F.col("side"))
+        joined = to_emissions(pairs, F.lit("matched"))
+        if can_pad:
+            is_padded = F.col("eviction_slice").isNotNull() & F.col("first_match_slice").isNull() & self._is_padded
+            padded_rows = with_first_match(rows.all_rows, first_matches).where(is_padded)
+            padded_rows = padded_rows.withColumn("slice", F.greatest("slice", "eviction_slice"))
+            joined = joined.unionByName(to_emissions(padded_rows, F.concat(F.lit("padded_"), F.col("side"))))
         tracked = with_first_match(rows.tracked.drop("removing_lookup"), first_matches)
         rejected = add_late_reason(job_rows.late_candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
         columns = [*job_rows.late_candidates.columns, "reason", "window_start", "window_end"]
         rejected = rejected.select(*columns, F.lit(None).cast("string").alias("outcome"))
         return JoinResult(
-            joined=to_emissions(pairs, F.lit("matched")).unionByName(to_emissions(padded_rows, emission)),
+            joined=joined,
             late=self._select_late(tracked, job_rows).unionByName(rejected),
             buffered=tracked
             if rows.untracked is None
             else tracked.unionByName(rows.untracked.select(*tracked.columns)),
         )
 
-    def _join_late_uncached(self, rows: _LabelledRows, first_slice: int) -> DataFrame:
-        """Return the pairs of late rows that were not cached with rows that were.
+    def _pair_on_time_rows(self, rows: DataFrame, first_slice: int, *, is_tracked: bool) -> DataFrame:
+        """Return the pairs of cached rows that are not late, which match by their event times alone.
 
-        Each side's late rows are joined with the cached rows of the other side.
-        """
-        labels = ("side", "event_time", *_LABELS, "is_cached", *key_columns(rows.cached), *SIDES)
-        cached = rows.cached.select(*labels)
-        uncached = rows.tracked.where(~F.col("is_cached") & _is_late(first_slice)).select(*labels)
-        rows_by_side = {side: uncached.where(F.col("side") == side) for side in SIDES}
-        rows_by_side = {
-            side: side_rows.unionByName(cached.where(F.col("side") == OTHER[side]))
-            for side, side_rows in rows_by_side.items()
-        }
-        pairs = (
-            self._join_unexpired(side_rows, first_slice, small_side=side if rows.has_few_uncached else None)
-            for side, side_rows in rows_by_side.items()
-        )
-        return reduce(DataFrame.unionByName, pairs)
-
-    def _join_unexpired(self, rows: DataFrame, first_slice: int, small_side: SideName | None = None) -> DataFrame:
-        """Return pairs whose earlier row is cached and has not expired when the later one arrives.
+        The later row is not below the watermark, so that the earlier one has not expired.
 
         Args:
-            rows: Labelled rows of both sides.
+            rows: Labelled rows of both sides, late ones included.
             first_slice: First slice of the job. Pairs of earlier slices are omitted.
-            small_side: Side to broadcast.
+            is_tracked: True to return the match hashes too.
 
         Returns:
-            Pairs that meet the condition, with the `slice` of the later row.
+            Pairs with the `slice` of the later row.
         """
-        rules = self.rules
-        times = F.col("left_event_time"), F.col("right_event_time")
-        left_operator_time, right_operator_time = (
-            rules.operator_time(F.col(f"{side}_watermark")) for side in PADDING_TYPES
-        )
-        left_is_in_cache = rules.is_cached(times[0], rules.left_wait, left_operator_time)
-        left_is_in_cache &= right_operator_time < rules.expires_at(times[0], rules.left_wait)
-        right_is_in_cache = rules.is_cached(times[1], rules.right_wait, right_operator_time)
-        right_is_in_cache &= left_operator_time < rules.expires_at(times[1], rules.right_wait)
-        left_is_earlier = F.struct("left_clock", "left_tiebreak") <= F.struct("right_clock", "right_tiebreak")
-        earlier_is_in_cache = F.when(left_is_earlier, left_is_in_cache).otherwise(right_is_in_cache)
+        labels = ("slice", "match_hash") if is_tracked else ("slice",)
         later_slice = F.greatest("left_slice", "right_slice")
-        condition = rules.is_within(*times) & earlier_is_in_cache & (later_slice >= first_slice)
-        pairs = join_by_interval(rows, rules.lower, rules.upper, _LABELS, condition, small_side)
-        return filter_matches(pairs.withColumn("slice", later_slice), self.condition)
+        is_within = self.rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
+        pairs = join_by_interval(
+            rows.where(~is_late_or_uncached(first_slice)),
+            self.rules.lower,
+            self.rules.upper,
+            labels,
+            is_within & (later_slice >= first_slice),
+        )
+        return pairs.withColumn("slice", later_slice)
 
     def _select_late(self, rows: DataFrame, job_rows: JobRows) -> DataFrame:
         """Select late rows with their outcome: cached, matched, padded or lost."""
@@ -356,7 +319,7 @@ class SqlIntervalJoin(Join):
             .when(self._is_padded, "padded")
             .otherwise("lost")
         )
-        late = add_late_reason(rows.where(_is_late(job_rows.watermarks.first_slice)), F.lit("late_but_processed"))
+        late = add_late_reason(rows.where(is_late(job_rows.watermarks.first_slice)), F.lit("late_but_processed"))
         return late.select(
             *job_rows.late_candidates.columns, "reason", "window_start", "window_end", outcome.alias("outcome")
         )
@@ -373,7 +336,7 @@ class SqlIntervalJoin(Join):
             cleanups: The cleanups of the job.
         """
         last_cleanups = dict[tuple[int, str, int], int]()
-        rows = self._with_match_state(rows, job_rows.watermarks.first_slice)
+        rows = with_match_state(rows, self.condition, job_rows.watermarks.first_slice)
         replayed = materialize(self._replay(rows, job_rows, cleanups.replayed_lanes))
         for row in replayed.where(F.col("role") == "end").collect():
             last_cleanups |= {(row["lane"], side, row["slice"]): row[f"{side}_last_cleanup"] for side in PADDING_TYPES}
@@ -396,7 +359,7 @@ class SqlIntervalJoin(Join):
         if self.condition:
             is_within = rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
             pairs = join_by_interval(rows, rules.lower, rules.upper, _LABELS, is_within).withColumn("slice", F.lit(0))
-            matches = filter_matches(pairs, self.condition).groupBy(
+            matches = filter_matches(pairs, self.condition, is_tracked=True).groupBy(
                 *keys, F.col("right_match_hash").alias("match_hash")
             )
             rows = rows.join(
@@ -414,8 +377,3 @@ class SqlIntervalJoin(Join):
         return replay_lanes(
             rows, {lane: job_rows.watermarks.timelines[lane] for lane in lanes}, job_rows.watermarks.first_slice
         ).drop("_condition_matches")
-
-
-def _is_late(first_slice: int) -> Column:
-    """Return True if a row arrived in the job, below the watermark."""
-    return (F.col("slice") >= first_slice) & (F.col("event_time") < F.col("watermark"))

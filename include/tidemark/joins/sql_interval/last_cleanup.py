@@ -12,7 +12,7 @@ overdue row, or would be the last cleanup of its slice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -21,15 +21,21 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.config.sides import OTHER
+from tidemark.joins.base import ExactRows, RowFilter
 from tidemark.joins.keys import key_columns
+from tidemark.joins.sql_interval.late_materialization import join_annotations, select_annotations
+from tidemark.joins.sql_interval.overdue_rows import is_overdue
 from tidemark.spark.materialization import materialize
 from tidemark.spark.tables import from_pandas
+from tidemark.timegrid.time_columns import trunc_div
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Timeline
 from tidemark.watermarks.values import NO_WATERMARK, Watermarks
 
 _ARRIVAL = ("lane", "slice", "watermark")
 _BUCKET = ("lane", "slice", "bucket_number")
+_MAX_SECONDS = 10_000
+"""Most seconds in a condition of a query."""
 _SideOfSlice = tuple[int, str, int]
 """Lane, side and slice."""
 
@@ -43,21 +49,20 @@ class LastCleanups:
     """Operator time of a side's last cleanup by the end of a slice; wrong for `replayed_lanes`."""
     replayed_lanes: frozenset[int]
     """Lanes that must be replayed."""
-    overdue_count: int
-    """Number of overdue rows."""
-    longest_overdue_ms: int
-    """Longest time from expiry to cleanup of an overdue row, ms."""
-    evicted_counts: Mapping[str, int]
-    """Number of rows by side, in lanes with a closed form, that are not tracked."""
 
     @classmethod
-    def from_rows(cls, rows: DataFrame, watermarks: JobWatermarks, filtered: DataFrame | None = None) -> LastCleanups:
-        """Collect the cleanups of a job: in one aggregation, and two more queries if rows may skip their lookup.
+    def from_rows(
+        cls, rows: DataFrame, watermarks: JobWatermarks, filtered: DataFrame | None
+    ) -> tuple[LastCleanups, int]:
+        """Collect the cleanups of a small job: in one aggregation, and two more queries if rows may skip their lookup.
 
         Args:
-            rows: Rows with the labels of `SqlIntervalJoin`, and `bucket_number`, which is null for carried rows.
+            rows: All rows with their labels, and `bucket_number`, which is null for carried rows.
             watermarks: The watermarks of the job.
             filtered: Rows that take no part in the join, but advance watermarks, so that timers fire before them.
+
+        Returns:
+            The cleanups, and the number of overdue rows.
         """
         # Timers are set for rows that are removed when they expire. An overdue row is removed by the timer of another
         # row.
@@ -68,8 +73,6 @@ class LastCleanups:
             "last_timer": F.max(F.when(is_removed_at_expiry, F.col("cleanup_time"))),
             "requires_replay": F.max("requires_replay"),
             "overdue_count": F.count_if(~is_removed_at_expiry),
-            "longest_overdue_ms": F.max(F.col("cleanup_time") - F.col("expires_at")),
-            "evicted_count": F.count_if(~F.col("is_tracked")),
         }
         groups = rows.groupBy(*_BUCKET, "side", "eviction_slice")
         statistics = groups.agg(*(column.alias(name) for name, column in aggregates.items())).toPandas()
@@ -82,30 +85,65 @@ class LastCleanups:
         )
         pending = statistics[statistics["eviction_slice"] >= watermarks.first_slice]
         timers = pending.groupby(["lane", "side", "eviction_slice"], as_index=False).agg({"last_timer": "max"})
-        overdue_count = int(statistics["overdue_count"].sum())
         arrivals = new_rows.select(*_ARRIVAL)
         if filtered is not None:
             arrivals = arrivals.unionByName(filtered.select(*_ARRIVAL))
         last_cleanups = _compute_last_cleanups(lookups, _find_timer_cleanups(arrivals, timers, watermarks), watermarks)
-        row_by_row_lanes = statistics.loc[statistics["requires_replay"], "lane"]
-        replayed_lanes = set(row_by_row_lanes).union(_find_restarted_lanes(watermarks))
-        if lookups["lookup_skipped_at"].notna().any():
-            replayed_lanes |= set(
-                _find_undecided_lanes(
-                    rows, new_rows, lookups, last_cleanups, watermarks, has_overdue_rows=bool(overdue_count)
-                )
-            )
-        longest_overdue_ms = int(statistics["longest_overdue_ms"].max()) if overdue_count else 0
-        counts = statistics[~statistics["lane"].isin(replayed_lanes)].groupby("side")["evicted_count"].sum()
-        evicted_counts = {str(side): int(rows) for side, rows in counts.items()}
-        return cls(
-            watermarks,
-            last_cleanups,
-            frozenset(map(int, replayed_lanes)),
-            overdue_count,
-            longest_overdue_ms,
-            evicted_counts,
+        replayed_lanes = set(statistics.loc[statistics["requires_replay"], "lane"]) | _find_restarted_lanes(watermarks)
+        overdue_count = int(statistics["overdue_count"].sum())
+        undecided_buckets = _find_undecided_buckets(lookups, watermarks)
+        if not undecided_buckets.empty:
+            doubtful_rows = _find_doubtful_rows(new_rows, undecided_buckets)
+            overdue_rows = rows.where(is_overdue()) if overdue_count else None
+            replayed_lanes |= set(_find_undecided_lanes(doubtful_rows, overdue_rows, last_cleanups))
+        return cls(watermarks, last_cleanups, frozenset(map(int, replayed_lanes))), overdue_count
+
+    @classmethod
+    def from_selected_rows(
+        cls,
+        rows: DataFrame,
+        late_rows: DataFrame,
+        overdue_rows: DataFrame | None,
+        watermarks: JobWatermarks,
+        exact_rows: ExactRows,
+        label: RowFilter,
+    ) -> LastCleanups:
+        """Collect the cleanups of a large job from the watermarks of its buckets, and from the rows of some buckets.
+
+        The watermark before a bucket is a lower bound of the operator time of its lookups. It proves for most late rows
+        that they skip their lookup. Exact watermarks are needed for the rows of the other buckets, and of the buckets
+        that end a slice.
+
+        Args:
+            rows: All rows with their labels. Those of rows on time may be computed from the watermark before their
+                bucket.
+            late_rows: The late rows, with exact watermarks.
+            overdue_rows: Rows that are overdue, as far as it matters; None for none.
+            watermarks: The watermarks of the job.
+            exact_rows: Access to rows with exact watermarks.
+            label: Function that adds the labels to rows with exact watermarks.
+        """
+        lookups = _bound_lookups(late_rows, exact_rows.buckets)
+        undecided_buckets = _find_undecided_buckets(lookups, watermarks)
+        ordered_buckets = {*undecided_buckets["bucket_number"], *_find_last_lookups(lookups)["bucket_number"]}
+        arrivals = materialize(_select_bucket_rows(exact_rows, ordered_buckets))
+        bucket_rows = label(arrivals.where(F.col("rejected").isNull()))
+        lookups = _with_exact_operator_times(lookups, bucket_rows)
+        timers = _find_late_timers(rows, overdue_rows, _compute_last_cleanups(lookups, {}, watermarks), watermarks)
+        if missing_buckets := _find_crossing_buckets(timers, exact_rows.buckets) - ordered_buckets:
+            arrivals = arrivals.unionByName(_select_bucket_rows(exact_rows, missing_buckets))
+        before_buckets = exact_rows.buckets.rename(columns={"combined_before": "watermark"})[list(_ARRIVAL)]
+        first_arrivals = from_pandas(rows.sparkSession, before_buckets, "lane long, slice long, watermark long")
+        timer_cleanups = _find_timer_cleanups(
+            arrivals.select(*_ARRIVAL).unionByName(first_arrivals), timers, watermarks
         )
+        last_cleanups = _compute_last_cleanups(lookups, timer_cleanups, watermarks)
+        replayed_lanes = {row["lane"] for row in rows.where("requires_replay").select("lane").distinct().collect()}
+        replayed_lanes |= _find_restarted_lanes(watermarks)
+        if not undecided_buckets.empty:
+            doubtful_rows = _find_doubtful_rows(bucket_rows, undecided_buckets)
+            replayed_lanes |= set(_find_undecided_lanes(doubtful_rows, overdue_rows, last_cleanups))
+        return cls(watermarks, last_cleanups, frozenset(map(int, replayed_lanes)))
 
     @property
     def has_closed_form(self) -> Column:
@@ -135,12 +173,12 @@ class LastCleanups:
         ]
 
 
-def _find_restarted_lanes(watermarks: JobWatermarks) -> Iterator[int]:
-    """Yield lanes that restart in the job.
+def _find_restarted_lanes(watermarks: JobWatermarks) -> set[int]:
+    """Find lanes that restart in the job.
 
     The watermark of the new epoch may be lower, so that rows are removed later than by the closed form.
     """
-    yield from (lane for lane, timeline in enumerate(watermarks.timelines) if len(timeline.combined_by_epoch) > 1)
+    return {lane for lane, timeline in enumerate(watermarks.timelines) if len(timeline.combined_by_epoch) > 1}
 
 
 def _find_timer_cleanups(
@@ -197,28 +235,15 @@ def _get_initial_cleanups(timeline: Timeline) -> Iterator[tuple[str, int]]:
 
 
 def _find_undecided_lanes(
-    rows: DataFrame,
-    new_rows: DataFrame,
-    lookups: pd.DataFrame,
-    last_cleanups: dict[_SideOfSlice, int],
-    watermarks: JobWatermarks,
-    *,
-    has_overdue_rows: bool,
+    doubtful_rows: DataFrame, overdue_rows: DataFrame | None, last_cleanups: dict[_SideOfSlice, int]
 ) -> Iterator[int]:
     """Yield lanes with a doubtful lookup that would find an overdue row or be the last cleanup of its slice.
 
     Args:
-        rows: All labelled rows.
-        new_rows: Those of the job's slices.
-        lookups: By bucket and side: the latest `operator_time` of rows that look up in any case, and the greatest
-            `lookup_skipped_at` of those that may skip.
+        doubtful_rows: Rows of which it is not certain that they skip their lookup.
+        overdue_rows: The overdue rows; None for none.
         last_cleanups: Last cleanups by the end of each slice, without doubtful lookups.
-        watermarks: The watermarks of the job.
-        has_overdue_rows: False if no row is overdue.
     """
-    doubtful_rows = _find_doubtful_rows(new_rows, lookups, watermarks)
-    if doubtful_rows is None:
-        return
     doubtful_rows = materialize(doubtful_rows)
     latest_lookups = doubtful_rows.groupBy("lane", "side", "slice").agg(F.max("operator_time")).collect()
     yield from (
@@ -226,9 +251,8 @@ def _find_undecided_lanes(
         for lane, side, slice_number, operator_time in latest_lookups
         if operator_time > last_cleanups[lane, OTHER[side], slice_number]
     )
-    if latest_lookups and has_overdue_rows:
-        keys = key_columns(rows)
-        overdue_rows = rows.where(F.col("cleanup_time") > F.col("expires_at"))
+    if latest_lookups and overdue_rows is not None:
+        keys = key_columns(doubtful_rows)
         overdue_columns = overdue_rows.select("side", "expires_at", "cleanup_time", *keys).withColumnsRenamed(
             {name: f"_{name}" for name in ("side", *keys)}
         )
@@ -240,12 +264,19 @@ def _find_undecided_lanes(
         yield from (row["lane"] for row in undecided_rows.select("lane").distinct().collect())
 
 
-def _find_doubtful_rows(new_rows: DataFrame, lookups: pd.DataFrame, watermarks: JobWatermarks) -> DataFrame | None:
-    """Find rows of which it is not certain that they skip their lookup; None if there are none.
+def _find_undecided_buckets(lookups: pd.DataFrame, watermarks: JobWatermarks) -> pd.DataFrame:
+    """Find the buckets with rows for which the lookups of earlier buckets do not prove that they skip their own.
 
     A row certainly skips if an earlier row of its side, which looks up in any case, did so at `lookup_skipped_at` or
-    later. A running maximum over buckets, in pandas, proves this for nearly all rows. Rows of the remaining buckets are
-    sorted by arrival, in Spark.
+    later. The running maximum over buckets proves this for nearly all rows.
+
+    Args:
+        lookups: By bucket and side: the latest `operator_time` of rows that look up in any case, or a lower bound of
+            it, and the greatest `lookup_skipped_at` of those that may skip.
+        watermarks: The watermarks of the job.
+
+    Returns:
+        Columns `bucket_number`, `side`, and `cleanup_before`: the last cleanup of the other side before the bucket.
     """
     lookups = lookups.sort_values("bucket_number")
     lane_and_side = [lookups["lane"], lookups["side"]]
@@ -260,13 +291,18 @@ def _find_doubtful_rows(new_rows: DataFrame, lookups: pd.DataFrame, watermarks: 
         last_lookup.groupby(lane_and_side).shift(fill_value=NO_WATERMARK).clip(lower=initial_cleanup).astype("int64")
     )
     lookups = lookups.assign(cleanup_before=cleanup_before)
-    undecided_buckets = lookups.loc[
-        lookups["lookup_skipped_at"] > cleanup_before, ["bucket_number", "side", "cleanup_before"]
-    ]
-    if undecided_buckets.empty:
-        return None
+    return lookups.loc[lookups["lookup_skipped_at"] > cleanup_before, ["bucket_number", "side", "cleanup_before"]]
+
+
+def _find_doubtful_rows(rows: DataFrame, undecided_buckets: pd.DataFrame) -> DataFrame:
+    """Find the rows of undecided buckets of which it is not certain that they skip their lookup.
+
+    Args:
+        rows: Rows with exact watermarks and their labels: at least those of the undecided buckets and sides.
+        undecided_buckets: Result of `_find_undecided_buckets`.
+    """
     bucket_cleanups = from_pandas(
-        new_rows.sparkSession, undecided_buckets, "bucket_number long, side string, cleanup_before long"
+        rows.sparkSession, undecided_buckets, "bucket_number long, side string, cleanup_before long"
     )
     arrival_window = Window.partitionBy("bucket_number", "side").orderBy(
         "clock", "tiebreak", "operator_time", "event_time"
@@ -275,7 +311,6 @@ def _find_doubtful_rows(new_rows: DataFrame, lookups: pd.DataFrame, watermarks: 
     last_cleanup = F.greatest(
         "cleanup_before", F.max(F.when(~F.col("may_skip_lookup"), F.col("operator_time"))).over(earlier_rows)
     )
-    keys = key_columns(new_rows)
     labels = (
         "lane",
         "slice",
@@ -288,7 +323,112 @@ def _find_doubtful_rows(new_rows: DataFrame, lookups: pd.DataFrame, watermarks: 
         "may_skip_lookup",
         "lookup_skipped_at",
     )
-    bucket_rows = new_rows.select(*labels, *keys).join(F.broadcast(bucket_cleanups), ["bucket_number", "side"])
+    bucket_rows = rows.select(*labels, *key_columns(rows)).join(F.broadcast(bucket_cleanups), ["bucket_number", "side"])
     return bucket_rows.withColumn("last_cleanup", last_cleanup).where(
         F.col("may_skip_lookup") & (F.col("last_cleanup") < F.col("lookup_skipped_at"))
     )
+
+
+def _bound_lookups(late_rows: DataFrame, buckets: pd.DataFrame) -> pd.DataFrame:
+    """Return by bucket and side a lower bound of `operator_time`, and `lookup_skipped_at`; see above."""
+    skipping = (
+        late_rows.where("may_skip_lookup")
+        .groupBy("bucket_number", "side")
+        .agg(F.max("lookup_skipped_at").alias("lookup_skipped_at"), F.count("*").alias("may_skip"))
+    )
+    operator_time = buckets["combined_before"].clip(lower=0)
+    columns = [*_BUCKET, "rows", "operator_time", "side"]
+    by_side = [
+        buckets.assign(side=side, rows=buckets[f"{side}_participating"], operator_time=operator_time)[columns]
+        for side in OTHER
+    ]
+    lookups = pd.concat(by_side).merge(skipping.toPandas(), how="left", on=["bucket_number", "side"])
+    has_certain_lookup = lookups["rows"] > lookups["may_skip"].fillna(0)
+    lookups["operator_time"] = lookups["operator_time"].astype("Int64").where(has_certain_lookup)
+    return lookups[lookups["rows"] > 0]
+
+
+def _find_last_lookups(lookups: pd.DataFrame) -> pd.DataFrame:
+    """Find the bucket with the last certain lookup of each side and slice."""
+    certain = lookups.dropna(subset="operator_time")
+    return certain.groupby(["lane", "side", "slice"], as_index=False).agg({"bucket_number": "max"})
+
+
+def _select_bucket_rows(exact_rows: ExactRows, bucket_numbers: set[int]) -> DataFrame:
+    """Select all rows of some buckets, without their content, with exact watermarks."""
+    numbers = pd.DataFrame({"bucket_number": sorted(map(int, bucket_numbers))}, dtype="int64")
+
+    def select_buckets(rows: DataFrame) -> DataFrame:
+        buckets = F.broadcast(from_pandas(rows.sparkSession, numbers, "bucket_number long"))
+        return rows.join(buckets, "bucket_number", "left_semi")
+
+    return exact_rows.select(lambda rows: rows.drop("left", "right"), select_buckets)
+
+
+def _with_exact_operator_times(lookups: pd.DataFrame, bucket_rows: DataFrame) -> pd.DataFrame:
+    """Replace the lower bounds of some buckets by the exact operator time of their last certain lookup."""
+    certain = bucket_rows.where(~F.col("may_skip_lookup"))
+    exact = certain.groupBy("bucket_number", "side").agg(F.max("operator_time").alias("exact")).toPandas()
+    lookups = lookups.merge(exact, how="left", on=["bucket_number", "side"])
+    return lookups.assign(operator_time=lookups["exact"].astype("Int64").fillna(lookups["operator_time"]))
+
+
+def _find_late_timers(
+    rows: DataFrame,
+    overdue_rows: DataFrame | None,
+    lookup_cleanups: dict[_SideOfSlice, int],
+    watermarks: JobWatermarks,
+) -> pd.DataFrame:
+    """Find the last timer of each side and slice that fires after the last lookup of the other side in the slice.
+
+    No other timer can be the last cleanup.
+
+    Returns:
+        Columns `lane`, `side`, `eviction_slice` and `last_timer`.
+    """
+    limits = pd.DataFrame(
+        [
+            (lane, side, slice_number, after)
+            for (lane, side, slice_number), after in lookup_cleanups.items()
+            if watermarks.timelines[lane].combined_at_end[slice_number] > after
+        ],
+        columns=["lane", "side", "eviction_slice", "last_cleanup"],
+    )
+    names = ["lane", "side", "eviction_slice", "last_timer"]
+    if limits.empty:
+        return pd.DataFrame(columns=names)
+    schema = "lane long, side string, eviction_slice long, last_cleanup long"
+    by_slice = ["lane", "side", "eviction_slice"]
+    near_slice_ends = rows.where(F.col("is_cached") & _expires_between(limits, watermarks))
+    cached = watermarks.with_slice_reaching(near_slice_ends, F.col("expires_at"), "eviction_slice")
+    timers = cached.join(F.broadcast(from_pandas(rows.sparkSession, limits, schema)), by_slice)
+    timers = timers.where(F.col("expires_at") > F.col("last_cleanup"))
+    if overdue_rows is not None:
+        annotations = select_annotations(overdue_rows, ["cleanup_time"])
+        timers = join_annotations(timers, F.broadcast(annotations), ["cleanup_time"]).where(~is_overdue())
+    return timers.groupBy(*by_slice).agg(F.max("expires_at").alias("last_timer")).toPandas()[names]
+
+
+def _expires_between(limits: pd.DataFrame, watermarks: JobWatermarks) -> Column:
+    """Return True for at least the rows that expire after the last lookup of a slice and by its end.
+
+    The periods in between are short, so that a lookup in a set of seconds excludes most rows.
+    """
+    second = 1000
+    periods = [
+        range(last_cleanup // second, watermarks.timelines[lane].combined_at_end[slice_number] // second + 1)
+        for lane, _, slice_number, last_cleanup in limits.itertuples(index=False)
+    ]
+    if sum(map(len, periods)) > _MAX_SECONDS:
+        return F.lit(True)
+    return trunc_div(F.col("expires_at"), second).isin(*{second for period in periods for second in period})
+
+
+def _find_crossing_buckets(timers: pd.DataFrame, buckets: pd.DataFrame) -> set[int]:
+    """Find for each timer the bucket in which the watermark reaches it.
+
+    The first arrival of a bucket sees the watermark before it. So only in these buckets do other arrivals matter.
+    """
+    by_timer = timers.merge(buckets, left_on=["lane", "eviction_slice"], right_on=["lane", "slice"])
+    is_before = by_timer["combined_before"] < by_timer["last_timer"]
+    return set(by_timer[is_before].groupby(["lane", "side", "slice"])["bucket_number"].max())

@@ -14,9 +14,7 @@ from pyspark.sql import functions as F
 
 from tidemark.joins.keys import key_columns
 
-NARROW_COLUMNS = ("lane", "side", "slice", "bucket_number", "clock", "tiebreak", "event_time", "watermark")
-"""Columns of new rows from which, with their keys, their labels are computed."""
-_IDENTITY = ("lane", "side", "clock", "tiebreak", "event_time")
+IDENTITY = ("lane", "side", "clock", "tiebreak", "event_time")
 MAX_BROADCAST_ROWS = 500_000
 """Most rows in a broadcast join: about 60 MB in each executor."""
 
@@ -45,4 +43,4 @@ def join_annotations(rows: DataFrame, annotations: DataFrame, names: Sequence[st
 
 
 def _identity_columns(rows: DataFrame) -> list[str]:
-    return [*_IDENTITY, *key_columns(rows)]
+    return [*IDENTITY, *key_columns(rows)]

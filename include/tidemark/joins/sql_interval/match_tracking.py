@@ -14,7 +14,8 @@ from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.time_columns import as_json
 
 ARRIVAL_ORDER = ("clock", "tiebreak", "event_time")
-_PAIR = ("slice", "left_match_hash", "right_match_hash", "left", "right")
+_EMITTED = ("slice", "left", "right")
+_TRACKED = (*_EMITTED, "left_match_hash", "right_match_hash")
 
 
 def compute_match_hash(rows: DataFrame, condition: str | None) -> Column:
@@ -33,14 +34,15 @@ def is_padded(side: Column, join_type: JoinType) -> Column:
     return F.when(side == "left", left).otherwise(right)
 
 
-def filter_matches(pairs: DataFrame, condition: str | None) -> DataFrame:
+def filter_matches(pairs: DataFrame, condition: str | None, *, is_tracked: bool) -> DataFrame:
     """Select pairs that meet the join's condition.
 
     Args:
-        pairs: Pairs with the columns of `_PAIR` and `key_*`.
+        pairs: Pairs with `slice`, `left` and `right`.
         condition: SQL over `left_*` and `right_*`; None for all pairs.
+        is_tracked: True to select the keys and match hashes too.
     """
-    pairs = pairs.select(*_PAIR, *key_columns(pairs))
+    pairs = pairs.select(*_TRACKED, *key_columns(pairs)) if is_tracked else pairs.select(*_EMITTED)
     if condition is None:
         return pairs
     flat_columns = (

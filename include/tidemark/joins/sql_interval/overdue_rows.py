@@ -7,16 +7,11 @@ lookup.
 
 from __future__ import annotations
 
-from functools import reduce
-
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.joins.keys import has_null_key, key_columns
+from tidemark.joins.keys import key_columns
 from tidemark.joins.sql_interval.match_tracking import ARRIVAL_ORDER
-from tidemark.joins.window_output import PADDING_TYPES
-from tidemark.spark.dataframe_utils import with_columns
-from tidemark.timegrid.time_columns import trunc_div
 
 _LOOKUP = ("slice", "operator_time", *ARRIVAL_ORDER)
 
@@ -32,27 +27,6 @@ def select_certain_lookups(rows: DataFrame, first_slice: int) -> DataFrame:
     Lookups of other rows do not matter in lanes with a closed form: if one did, `LastCleanups` would replay its lane.
     """
     return rows.where((F.col("slice") >= first_slice) & ~F.col("may_skip_lookup"))
-
-
-def select_lookups_near_overdue(lookups: DataFrame, rows: DataFrame, longest_overdue_ms: int) -> DataFrame:
-    """Select lookups that may find an overdue row, by a broadcast join on key and time bin.
-
-    Args:
-        lookups: Rows that look up partners.
-        rows: Rows with the overdue ones among them, few enough for a broadcast.
-        longest_overdue_ms: Longest time from expiry to cleanup of an overdue row, ms. With bins that wide, a row is
-            overdue in at most two of them.
-    """
-    keys, bin_width = key_columns(rows), F.lit(longest_overdue_ms + 1)
-    bins = F.explode(F.sequence(trunc_div(F.col("expires_at"), bin_width), trunc_div(F.col("cleanup_time"), bin_width)))
-    overdue_rows = rows.where(is_overdue()).select("side", *keys, bins.alias("bin"))
-    overdue_rows = overdue_rows.select(*(F.col(name).alias(f"overdue_{name}") for name in overdue_rows.columns))
-    is_near = [F.col(key).eqNullSafe(F.col(f"overdue_{key}")) for key in keys]
-    is_near += [
-        F.col("side") != F.col("overdue_side"),
-        trunc_div(F.col("operator_time"), bin_width) == F.col("overdue_bin"),
-    ]
-    return lookups.join(F.broadcast(overdue_rows), reduce(Column.__and__, is_near), "left_semi")
 
 
 def with_removing_lookup(rows: DataFrame, lookups: DataFrame) -> DataFrame:
@@ -95,41 +69,3 @@ def with_removing_lookup(rows: DataFrame, lookups: DataFrame) -> DataFrame:
 def with_eviction_slice(rows: DataFrame) -> DataFrame:
     """Set `eviction_slice` of rows with a `removing_lookup` to the slice of that lookup."""
     return rows.withColumn("eviction_slice", F.coalesce(F.col("removing_lookup.slice"), F.col("eviction_slice")))
-
-
-def pair_with_removing_rows(rows: DataFrame, late_rows: DataFrame, condition: Column) -> DataFrame:
-    """Pair overdue rows with the rows that remove them.
-
-    Args:
-        rows: Rows with `removing_lookup`.
-        late_rows: Late rows. Only these can match an overdue row, as all partners of an expired row are below the
-            watermark.
-        condition: Condition on the event times `left_time` and `right_time`, ms.
-
-    Returns:
-        Pairs with `slice`, the match hashes, `left` and `right`.
-    """
-    keys = key_columns(rows)
-    removed_rows = rows.where(F.col("removing_lookup").isNotNull() & ~has_null_key(rows))
-    times = {
-        f"{side}_time": _choose_by_side(side, F.col("event_time"), F.col("removing_lookup.event_time"))
-        for side in PADDING_TYPES
-    }
-    removed_rows = removed_rows.transform(with_columns, times).where(condition)
-    remover_columns = F.struct("match_hash", *PADDING_TYPES)
-    removers = late_rows.groupBy(*keys, "side", *ARRIVAL_ORDER).agg(F.first(remover_columns).alias("remover"))
-    removers = removers.withColumnsRenamed({name: f"remover_{name}" for name in (*keys, "side", *ARRIVAL_ORDER)})
-    is_remover = [F.col(key) == F.col(f"remover_{key}") for key in keys]
-    is_remover += [F.col(f"removing_lookup.{name}") == F.col(f"remover_{name}") for name in ARRIVAL_ORDER]
-    is_remover.append(F.col("side") != F.col("remover_side"))
-    removals = removed_rows.join(removers, reduce(Column.__and__, is_remover))
-    pair_columns = {"slice": F.col("removing_lookup.slice")}
-    for side in PADDING_TYPES:
-        pair_columns[f"{side}_match_hash"] = _choose_by_side(side, F.col("match_hash"), F.col("remover.match_hash"))
-        pair_columns[side] = _choose_by_side(side, F.col(side), F.col(f"remover.{side}"))
-    return removals.transform(with_columns, pair_columns)
-
-
-def _choose_by_side(side: str, own: Column, other: Column) -> Column:
-    """Return `own` if the row is of this side of the pair, otherwise `other`."""
-    return F.when(F.col("side") == side, own).otherwise(other)

@@ -137,7 +137,7 @@ class ProcessingTimeJoin(Join):
             _LABELS,
             rules.is_within(*times) & earlier_is_cached & (later_slice >= first_slice),
         )
-        return filter_matches(pairs.withColumn("slice", later_slice), self.condition)
+        return filter_matches(pairs.withColumn("slice", later_slice), self.condition, is_tracked=True)
 
     def _with_removal_slice(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
         """Set `removal_slice`: the slice in which a timer or a lookup removes a row; null if it remains cached.

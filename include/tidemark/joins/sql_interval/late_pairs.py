@@ -1,0 +1,127 @@
+"""Pair late rows, and rows that are not cached on arrival, with other rows.
+
+Only a late row can match a row that has expired, as all partners of an expired row are below the watermark. So these
+pairs have all matches of expired rows. Pairs of two other rows match by their event times alone.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from tidemark.config.sides import OTHER, SIDES
+from tidemark.joins.datastream_interval import join_by_interval
+from tidemark.joins.keys import key_columns
+from tidemark.joins.rules.flink_sql import IntervalRules
+from tidemark.joins.sql_interval.late_materialization import IDENTITY, join_annotations, select_annotations
+from tidemark.joins.sql_interval.match_tracking import ARRIVAL_ORDER
+from tidemark.spark.dataframe_utils import with_columns
+
+_LABELS = (
+    "lane",
+    "slice",
+    "bucket_number",
+    "clock",
+    "tiebreak",
+    "watermark",
+    "operator_time",
+    "is_cached",
+    "expires_at",
+    "cleanup_time",
+    "match_hash",
+    "lookup_number",
+)
+
+
+def with_lookup_number(late_rows: DataFrame) -> DataFrame:
+    """Add `lookup_number`, which numbers the rows at one position with one event time from 1."""
+    by_identity = Window.partitionBy(*IDENTITY, *key_columns(late_rows)).orderBy("watermark")
+    return late_rows.withColumn("lookup_number", F.row_number().over(by_identity))
+
+
+def pair_late_rows(
+    late_rows: DataFrame, rows: DataFrame, rules: IntervalRules, first_slice: int, *, is_small: bool
+) -> DataFrame:
+    """Pair late rows with all rows of the other side that are within the bounds, if the earlier row was cached.
+
+    Args:
+        late_rows: Late rows, and rows that were not cached, with `match_hash` and `lookup_number`.
+        rows: All rows of the job with the same labels, except `lookup_number`.
+        rules: The rules.
+        first_slice: First slice of the job.
+        is_small: True if the late rows are few enough for a broadcast join.
+
+    Returns:
+        Pairs with `left_*` and `right_*` labels, the keys, `left`, `right`, `late_side`, and the `slice` of the later
+        row. `is_later` is True if the late row is the later one; otherwise the other row is not late. `is_expired` is
+        True if the earlier row has expired, so that the pair is a match only if that row is still in the cache.
+    """
+    other_rows = rows.withColumn("lookup_number", F.lit(0))
+    names = ("side", "event_time", *_LABELS, *key_columns(rows), *SIDES)
+    pairs = []
+    for side in SIDES:
+        both = late_rows.where(F.col("side") == side).select(*names)
+        both = both.unionByName(other_rows.where(F.col("side") == OTHER[side]).select(*names))
+        late, other = ({name: F.col(f"{s}_{name}") for name in (*_LABELS, "event_time")} for s in (side, OTHER[side]))
+        is_within = rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
+        left_is_earlier = F.struct("left_clock", "left_tiebreak") <= F.struct("right_clock", "right_tiebreak")
+        is_later = ~left_is_earlier if side == "left" else left_is_earlier
+        is_among_late = ~other["is_cached"] | (other["event_time"] < other["watermark"])
+        is_among_late &= other["slice"] >= first_slice
+        is_pair = F.when(is_later, other["is_cached"]).otherwise(late["is_cached"] & ~is_among_late)
+        small_side = side if is_small else None
+        pair = join_by_interval(both, rules.lower, rules.upper, _LABELS, is_within & is_pair, small_side)
+        columns = {
+            "lane": late["lane"],
+            "late_side": F.lit(side),
+            "slice": F.when(is_later, late["slice"]).otherwise(other["slice"]),
+            "is_later": is_later,
+            "is_expired": is_later & (late["operator_time"] >= other["expires_at"]),
+        }
+        pairs.append(pair.transform(with_columns, columns))
+    return reduce(DataFrame.unionByName, pairs)
+
+
+def select_expired_partners(late_pairs: DataFrame) -> DataFrame:
+    """Select the expired rows of late pairs by their identity, keys, `bucket_number` and `cleanup_time`."""
+    names = ("lane", "clock", "tiebreak", "event_time", "bucket_number", "cleanup_time")
+    columns = {name: _get_earlier(name) for name in names}
+    columns["side"] = F.when(F.col("late_side") == "left", "right").otherwise("left")
+    return late_pairs.where("is_expired").select(
+        *key_columns(late_pairs), *(column.alias(name) for name, column in columns.items())
+    )
+
+
+def select_uncached_matches(late_pairs: DataFrame) -> DataFrame:
+    """Select the pairs of late rows that were not cached with rows that have not expired."""
+    is_late = _get_late("event_time") < _get_late("watermark")
+    return late_pairs.where(F.col("is_later") & ~F.col("is_expired") & is_late & ~_get_late("is_cached"))
+
+
+def select_overdue_matches(late_pairs: DataFrame, overdue_rows: DataFrame) -> DataFrame:
+    """Select the pairs of overdue rows with the late rows that remove them.
+
+    Args:
+        late_pairs: The pairs of the job.
+        overdue_rows: Overdue rows with their `removing_lookup`.
+    """
+    expired = late_pairs.where("is_expired").transform(
+        with_columns,
+        {name: _get_earlier(name) for name in ("lane", "clock", "tiebreak", "event_time")}
+        | {"side": F.when(F.col("late_side") == "left", "right").otherwise("left")},
+    )
+    annotations = select_annotations(overdue_rows.where(F.col("removing_lookup").isNotNull()), ["removing_lookup"])
+    annotated = join_annotations(expired, F.broadcast(annotations), ["removing_lookup"])
+    is_remover = [_get_late(name) == F.col(f"removing_lookup.{name}") for name in ARRIVAL_ORDER]
+    is_first = _get_late("lookup_number") == 1  # simultaneous lookups: the first one removes the row
+    return annotated.where(reduce(Column.__and__, [*is_remover, is_first]))
+
+
+def _get_late(name: str) -> Column:
+    return F.when(F.col("late_side") == "left", F.col(f"left_{name}")).otherwise(F.col(f"right_{name}"))
+
+
+def _get_earlier(name: str) -> Column:
+    return F.when(F.col("late_side") == "left", F.col(f"right_{name}")).otherwise(F.col(f"left_{name}"))

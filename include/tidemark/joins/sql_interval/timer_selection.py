@@ -1,0 +1,203 @@
+"""Find the overdue rows of a large job, by following only the timers that matter.
+
+A row is overdue if a later row of its cache arrived before it, so that the pending timer is the later row's. This
+matters only in two cases. The row is then a candidate:
+
+- A late row can match it after it has expired.
+- The later row outlives the slice, so that both may be in the carried state.
+
+To follow the timer of a candidate, only the rows that arrived shortly before it are needed. Two simulations of one
+cache that begin at different times have the same timer from the moment on at which both timers have fired once: each
+timer that fires is set again for the oldest row left. `compute_scan_buckets` derives from the watermarks of buckets how
+far back a simulation must begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import pandas as pd
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from tidemark.config.sides import SIDES, SideName
+from tidemark.joins.base import ExactRows, RowFilter, select_all
+from tidemark.joins.keys import key_columns
+from tidemark.joins.sql_interval.cleanup_timers import with_cleanup_time
+from tidemark.joins.sql_interval.labels import select_narrow
+from tidemark.joins.sql_interval.late_materialization import IDENTITY, MAX_BROADCAST_ROWS
+from tidemark.joins.sql_interval.overdue_rows import is_overdue, select_certain_lookups, with_removing_lookup
+from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.materialization import materialize, materialize_and_count
+from tidemark.spark.tables import from_pandas
+
+_SCAN_SCHEMA = "bucket_number long, side string, first_bucket long, last_lookup_bucket long"
+
+
+def find_overdue_rows(
+    expired_partners: DataFrame,
+    stateful_rows: DataFrame,
+    label: RowFilter,
+    exact_rows: ExactRows,
+    first_slice: int,
+    expiry_delays: Mapping[SideName, int] | None,
+) -> DataFrame | None:
+    """Find the overdue rows that matter in a large job, with their `removing_lookup`; None if there are none.
+
+    Args:
+        expired_partners: Rows in range of a late row that have expired at its arrival.
+        stateful_rows: Labelled rows, with all rows of which a row that outlives their slice arrived before.
+        label: Function that labels rows with exact watermarks (`labels.label_caching`).
+        exact_rows: Access to rows with exact watermarks.
+        first_slice: First slice of the job.
+        expiry_delays: Time from a row's event time to its expiry by side, ms; None if lanes differ.
+    """
+    state = label(select_narrow(stateful_rows))
+    carried = state.where(F.col("bucket_number").isNull())
+    carried_overdue, carried_count = materialize_and_count(carried.where(is_overdue()))
+    candidates = find_inversions(state).unionByName(carried_overdue)
+    names = expired_partners.columns
+    candidates = candidates.select(*names).unionByName(expired_partners.where(F.col("cleanup_time").isNull()))
+    scan_buckets, last_bucket = _list_scan_buckets(exact_rows, expiry_delays), -1
+    if carried_count:
+        [longest] = carried_overdue.agg(F.max("cleanup_time")).first() or [0]
+        is_before = exact_rows.buckets["combined_before"] < longest
+        last_bucket = int(exact_rows.buckets.loc[is_before, "bucket_number"].max())
+    selection = TimerSelection.create(candidates, scan_buckets, last_bucket)
+    if not selection.count:
+        return None
+    cache_rows = exact_rows.select(lambda rows: selection.select_rows(rows.drop(*SIDES)), select_all)
+    cache_rows = materialize(label(select_narrow(cache_rows.where(F.col("rejected").isNull()))))
+    timed_rows = with_cleanup_time(cache_rows.unionByName(selection.select_carried(carried)), is_small=False)
+    lookups = select_certain_lookups(cache_rows, first_slice)
+    overdue_rows, count = materialize_and_count(with_removing_lookup(selection.select_overdue(timed_rows), lookups))
+    return overdue_rows if count else None
+
+
+def find_inversions(rows: DataFrame) -> DataFrame:
+    """Select the new rows of which a later row of their cache arrived before, or at the same position.
+
+    Args:
+        rows: Rows with `is_cached`, `expires_at`, `cleanup_time` (null for new rows) and their position and keys.
+    """
+    up_to_position = (
+        Window.partitionBy(*key_columns(rows), "side")
+        .orderBy("clock", "tiebreak")
+        .rangeBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    greatest_expiry = F.max(F.when(F.col("is_cached"), F.col("expires_at"))).over(up_to_position)
+    return (
+        rows.withColumn("greatest_expiry", greatest_expiry)
+        .where(F.col("is_cached") & F.col("cleanup_time").isNull() & (F.col("greatest_expiry") > F.col("expires_at")))
+        .drop("greatest_expiry")
+    )
+
+
+def compute_scan_buckets(greatest_expiries: pd.DataFrame, operator_times: np.ndarray) -> pd.DataFrame:
+    """Compute for the rows of each bucket which other buckets determine when they are removed.
+
+    Args:
+        greatest_expiries: The greatest `expires_at` of the rows of a side that have arrived by the end of each bucket,
+            carried rows included. One column per side, one row per bucket, in order.
+        operator_times: Operator time before each bucket, ms.
+
+    Returns:
+        Columns `bucket` (row number), `side`, `first_bucket` (its timer follows from rows of its side from there on),
+        and `last_lookup_bucket` (no later lookup comes before its timer), both inclusive.
+    """
+    numbers = np.arange(len(operator_times))
+    tables = []
+    for side in SIDES:
+        expiries = greatest_expiries[side].to_numpy()
+        unexpired_from = np.minimum(np.searchsorted(expiries, operator_times, side="right"), numbers)
+        first_buckets = unexpired_from[unexpired_from]
+        last_lookup_buckets = np.maximum(np.searchsorted(operator_times, expiries) - 1, numbers)
+        columns = {"first_bucket": first_buckets, "last_lookup_bucket": last_lookup_buckets}
+        tables.append(pd.DataFrame({"bucket": numbers, "side": side, **columns}))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _list_scan_buckets(exact_rows: ExactRows, expiry_delays: Mapping[SideName, int] | None) -> pd.DataFrame:
+    """Compute the scan buckets of a job with the job's bucket numbers. If lanes differ, these are all buckets."""
+    buckets = exact_rows.buckets.reset_index(drop=True)
+    numbers = buckets["bucket_number"].to_numpy()
+    if expiry_delays is None:
+        every = pd.DataFrame({"bucket_number": numbers}).merge(pd.DataFrame({"side": SIDES}), how="cross")
+        return every.assign(first_bucket=numbers.min(), last_lookup_bucket=numbers.max())
+    expiries = pd.DataFrame(
+        {
+            side: np.fmax.accumulate(
+                np.fmax(buckets[f"{side}_newest"].to_numpy(dtype=float), exact_rows.newest_carried.get(side, -np.inf))
+            )
+            + expiry_delays[side]
+            for side in SIDES
+        }
+    )
+    operator_times = buckets["combined_before"].clip(lower=0).to_numpy()
+    scan_buckets = compute_scan_buckets(expiries, operator_times)
+    return pd.DataFrame(
+        {
+            "bucket_number": numbers[scan_buckets["bucket"]],
+            "side": scan_buckets["side"],
+            "first_bucket": numbers[scan_buckets["first_bucket"]],
+            "last_lookup_bucket": numbers[scan_buckets["last_lookup_bucket"]],
+        }
+    )
+
+
+@dataclass(frozen=True)
+class TimerSelection:
+    """The candidates of a job, with the buckets of the rows that determine when they are removed."""
+
+    candidates: DataFrame
+    """One row per candidate: its identity, keys, `bucket_number`, `first_bucket` and `last_lookup_bucket`."""
+    count: int
+
+    @classmethod
+    def create(cls, candidates: DataFrame, scan_buckets: pd.DataFrame, last_bucket: int) -> TimerSelection:
+        """Look up the buckets of each candidate, and materialize the candidates.
+
+        Args:
+            candidates: New rows of which timers must be followed, and overdue carried rows, whose cleanup time is
+                known.
+            scan_buckets: Result of `compute_scan_buckets`, with the job's bucket numbers.
+            last_bucket: Last bucket with a lookup that may remove a carried row.
+        """
+        identity = [*IDENTITY, *key_columns(candidates)]
+        buckets = F.broadcast(from_pandas(candidates.sparkSession, scan_buckets, _SCAN_SCHEMA))
+        rows = candidates.select(*identity, "bucket_number").distinct().join(buckets, ["bucket_number", "side"], "left")
+        none = F.lit(-1)
+        columns = {
+            "first_bucket": F.coalesce("first_bucket", none),
+            "bucket_number": F.coalesce("bucket_number", none),
+            "last_lookup_bucket": F.coalesce("last_lookup_bucket", F.lit(last_bucket)),
+        }
+        return cls(*materialize_and_count(rows.transform(with_columns, columns)))
+
+    def select_rows(self, rows: DataFrame) -> DataFrame:
+        """Select the rows that determine when candidates are removed: their caches and the lookups of these."""
+        bucket, first, last = F.col("bucket_number"), F.col("_first_bucket"), F.col("_last_lookup_bucket")
+        is_in_cache = (F.col("side") == F.col("_side")) & bucket.between(first, F.col("_bucket_number"))
+        is_lookup = (F.col("side") != F.col("_side")) & bucket.between(F.col("_bucket_number"), last)
+        return rows.join(self._with_prefix(), self._has_same_key(rows) & (is_in_cache | is_lookup), "left_semi")
+
+    def select_carried(self, rows: DataFrame) -> DataFrame:
+        """Select the carried rows in the caches of candidates."""
+        is_in_cache = self._has_same_key(rows) & (F.col("side") == F.col("_side"))
+        return rows.join(self._with_prefix(), is_in_cache, "left_semi")
+
+    def select_overdue(self, rows: DataFrame) -> DataFrame:
+        """Select the overdue rows among the candidates."""
+        identity = (F.col(name).eqNullSafe(F.col(f"_{name}")) for name in [*IDENTITY, *key_columns(rows)])
+        return rows.where(is_overdue()).join(self._with_prefix(), reduce(Column.__and__, identity), "left_semi")
+
+    def _with_prefix(self) -> DataFrame:
+        renamed = self.candidates.select(*(F.col(name).alias(f"_{name}") for name in self.candidates.columns))
+        return F.broadcast(renamed) if self.count <= MAX_BROADCAST_ROWS else renamed
+
+    def _has_same_key(self, rows: DataFrame) -> Column:
+        is_same = [F.col(key).eqNullSafe(F.col(f"_{key}")) for key in key_columns(rows)]
+        return reduce(Column.__and__, [F.col("lane") == F.col("_lane"), *is_same])
