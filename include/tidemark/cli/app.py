@@ -21,6 +21,7 @@ from tidemark.cli.checkpoints import app as checkpoints
 from tidemark.cli.common import GlobalOptions, get_global_options, out, report_error, set_global_options
 from tidemark.cli.compare import app as compare
 from tidemark.cli.importing import import_
+from tidemark.cli.init import init
 from tidemark.cli.quality import app as quality
 from tidemark.cli.quarantine import app as quarantine
 from tidemark.cli.tables import app as tables
@@ -72,6 +73,7 @@ app = typer.Typer(
 _COMMANDS: dict[str, dict[str, typer.Typer | Callable[..., None]]] = {
     "Develop": {
         "import": import_,
+        "init": init,
         "validate": develop.validate,
         "diff": develop.diff,
         "schema": develop.schema,

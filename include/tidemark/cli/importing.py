@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-import yaml
-from rich.text import Text
 
-from tidemark.cli.common import get_lake_root, print_result
-from tidemark.errors import UserError
-from tidemark.importing.draft import Draft
+from tidemark.cli.common import get_lake_root
+from tidemark.cli.draft_output import parse_settings, split_option, write_draft
 from tidemark.importing.draft_completion import ImportOptions, create_draft, get_checkpoint
-from tidemark.importing.pipeline_writer import format_pipeline_file
 from tidemark.importing.sources import import_join
 from tidemark.importing.spark_checkpoint import read_checkpoint_start
 
@@ -76,11 +71,10 @@ def import_(
     """
     checkpoint = get_checkpoint(arrival)
     first_batch = read_checkpoint_start(checkpoint, get_lake_root()) if checkpoint else None
-    job_settings = dict(_split_option("--conf", text) for text in conf or ())
+    job_settings = dict(split_option("--conf", text) for text in conf or ())
     if first_batch:
         job_settings = {**first_batch.settings, **job_settings}
     stream_join = import_join(source, join, job_settings, _start_session)
-    overrides = {key: _parse_value(value) for key, value in (_split_option("--set", text) for text in settings or ())}
     options = ImportOptions(
         name=name or "",
         lake=get_lake_root(),
@@ -90,18 +84,9 @@ def import_(
         start=start,
         every=every,
         first_batch=first_batch.time if first_batch else None,
-        overrides=overrides,
+        overrides=parse_settings(settings),
     )
-    draft = create_draft(stream_join, options)
-    path = output or Path(f"{draft.get_content()['name']}.yaml")
-    _write_new_file(path, format_pipeline_file(draft, source))
-    value = {
-        "file": str(path),
-        "join": draft.title,
-        "open_settings": draft.list_open_settings(),
-        "omissions": [{"subject": omission.subject, "reason": omission.reason} for omission in draft.omissions],
-    }
-    print_result(value, lambda: _render(draft, path), soft_wrap=True)
+    write_draft(create_draft(stream_join, options), f"tidemark import {source}", output)
 
 
 def _start_session() -> SparkSession:
@@ -109,38 +94,3 @@ def _start_session() -> SparkSession:
     from tidemark.spark.session import get_spark_session  # noqa: PLC0415
 
     return get_spark_session("tidemark import")
-
-
-def _split_option(option: str, text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise UserError(f"{option} {text} has no value. Write NAME=VALUE.")
-    return name, value
-
-
-def _parse_value(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-
-
-def _write_new_file(path: Path, text: str) -> None:
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UserError(f"{path} exists already. Remove it, or choose another file with --output.") from None
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {os.strerror(error.errno or 0)}. Choose a file with --output."
-        ) from None
-
-
-def _render(draft: Draft, path: Path) -> Text:
-    lines = [f"{path}: written. {draft.title}"]
-    if names := draft.list_open_settings():
-        lines.append(f"Fill in: {', '.join(names)}")
-    if draft.omissions:
-        lines += ["Not taken over:", *(f"- {omission.subject}: {omission.reason}" for omission in draft.omissions)]
-    return Text("\n".join(lines))

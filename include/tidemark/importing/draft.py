@@ -46,6 +46,8 @@ class Draft:
     """The imported join, in one line."""
     settings: Section
     omissions: list[Omission] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+    """Lines for the head of the file."""
 
     def get_content(self) -> dict[str, Any]:
         """Return the settings in the form of a parsed pipeline file."""

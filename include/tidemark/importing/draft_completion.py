@@ -70,13 +70,14 @@ def create_draft(join: StreamJoin, options: ImportOptions) -> Draft:
         },
         "join": deepcopy(join.join),
         **{name: entry for name, entry in join.top_level.items() if not isinstance(entry, Setting)},
-        "slices": _create_slices(join, options),
+        "slices": _create_slices(join, options) | join.slices,
     }
     if join.select:
         settings["select"] = dict(join.select)
     for name, value in options.overrides.items():
         _override(settings, name, value)
-    draft = Draft(join.title, settings, [item for item in join.omissions if not _is_settled(item.subject, settings)])
+    omissions = [item for item in join.omissions if not _is_settled(item.subject, settings)]
+    draft = Draft(join.title, settings, omissions, join.notes)
     _check(draft)
     return draft
 

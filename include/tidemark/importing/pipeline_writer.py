@@ -1,4 +1,4 @@
-"""Write an imported pipeline as YAML, with a comment on each line."""
+"""Write an imported or proposed pipeline as YAML, with a comment on each line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _COLUMNS = 118
 _COMMENT_COLUMN = 44
 
 
-def format_pipeline_file(draft: Draft, source: str) -> str:
+def format_pipeline_file(draft: Draft, command: str) -> str:
     """Return the text of a pipeline file.
 
     Args:
         draft: The settings with their origins.
-        source: What the join was imported from.
+        command: Command that writes the file, with its arguments.
     """
-    head = [f"Written by tidemark import {source}", f"The join: {draft.title}"]
+    head = [f"Written by {command}", f"The join: {draft.title}", *draft.notes]
     lines = [line for text in head for line in _wrap(text, "# ", "#   ")]
     if draft.omissions:
         lines += ["# Not taken over:", *_format_omissions(draft.omissions)]
@@ -53,7 +53,7 @@ def _format_section(section: Section, indent: str) -> Iterator[str]:
         if len(line) <= _COLUMNS:
             yield line
         else:
-            yield f"{indent}{comment}"
+            yield from _wrap(entry.origin, f"{indent}# ", f"{indent}# ")
             yield text
 
 

@@ -1,4 +1,4 @@
-"""Model a streaming join that a plan describes, before a user adds what no plan has."""
+"""Model a streaming join that a plan or two tables describe, before a user adds the rest."""
 
 from __future__ import annotations
 
@@ -42,3 +42,7 @@ class StreamJoin:
     select: Section = field(default_factory=dict)
     """Output columns; empty for all."""
     omissions: tuple[Omission, ...] = ()
+    slices: Section = field(default_factory=dict)
+    """Settings of the slices that are known, in place of defaults."""
+    notes: tuple[str, ...] = ()
+    """Lines for the head of the file."""

@@ -1,0 +1,88 @@
+"""Read options with settings of a pipeline file, write the file, and print what it lacks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.text import Text
+
+from tidemark.cli.common import print_result
+from tidemark.errors import UserError
+from tidemark.importing.draft import Draft
+from tidemark.importing.pipeline_writer import format_pipeline_file
+
+
+def parse_settings(texts: Iterable[str] | None) -> dict[str, Any]:
+    """Parse the options `--set NAME=VALUE`, whose values are YAML.
+
+    Raises:
+        UserError: One has no value.
+    """
+    return {key: _parse_value(value) for key, value in (split_option("--set", text) for text in texts or ())}
+
+
+def split_option(option: str, text: str) -> tuple[str, str]:
+    """Split NAME=VALUE.
+
+    Raises:
+        UserError: There is no name or no value.
+    """
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise UserError(f"{option} {text} has no value. Write NAME=VALUE.")
+    return name, value
+
+
+def write_draft(draft: Draft, command: str, output: Path | None, *, replaces_file: bool = False) -> None:
+    """Write a draft as a pipeline file, and print its path and what it lacks.
+
+    Args:
+        draft: The draft.
+        command: Command that writes the file, with its arguments.
+        output: File to write. Default: the name of the pipeline, in the working directory.
+        replaces_file: Replace an existing file.
+
+    Raises:
+        UserError: The file exists, or cannot be written.
+    """
+    path = output or Path(f"{draft.get_content()['name']}.yaml")
+    _write_file(path, format_pipeline_file(draft, command), replaces_file=replaces_file)
+    value = {
+        "file": str(path),
+        "join": draft.title,
+        "open_settings": draft.list_open_settings(),
+        "omissions": [{"subject": omission.subject, "reason": omission.reason} for omission in draft.omissions],
+    }
+    print_result(value, lambda: _render(draft, path), soft_wrap=True)
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _write_file(path: Path, text: str, *, replaces_file: bool) -> None:
+    try:
+        with path.open("w" if replaces_file else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UserError(f"{path} exists already. Remove it, or choose another file with --output.") from None
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {os.strerror(error.errno or 0)}. Choose a file with --output."
+        ) from None
+
+
+def _render(draft: Draft, path: Path) -> Text:
+    lines = [f"{path}: written. {draft.title}"]
+    if names := draft.list_open_settings():
+        lines.append(f"Fill in: {', '.join(names)}")
+    if draft.omissions:
+        lines += ["Not taken over:", *(f"- {omission.subject}: {omission.reason}" for omission in draft.omissions)]
+    return Text("\n".join(lines))

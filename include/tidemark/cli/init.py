@@ -1,0 +1,140 @@
+"""Implement the command `tidemark init`, which proposes a pipeline file for two tables."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import typer
+
+from tidemark.cli.common import get_global_options, get_lake_root
+from tidemark.cli.draft_output import parse_settings, write_draft
+from tidemark.cli.terminal_decisions import TerminalDecisions, is_terminal
+from tidemark.config.join import JoinTypeName
+from tidemark.config.pipeline import Dialect
+from tidemark.config.sides import SIDES
+from tidemark.errors import UserError
+from tidemark.importing.choice import Defaults
+from tidemark.importing.table_join import TableJoinOptions, propose_draft
+from tidemark.importing.table_sample import SampleLimits, read_sample
+from tidemark.importing.time_candidates import parse_share
+
+_DIALECTS, _TYPES = get_args(Dialect), get_args(JoinTypeName)
+
+
+def init(
+    left: Annotated[str, typer.Argument(metavar="LEFT", help="Delta table with the rows of the left input.")],
+    right: Annotated[str, typer.Argument(metavar="RIGHT", help="Delta table with the rows of the right input.")],
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the pipeline. [default: LEFT_RIGHT]")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="File to write. [default: NAME.yaml]")
+    ] = None,
+    replaces_file: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,  # noqa: FBT002
+    dialect: Annotated[
+        str, typer.Option(metavar="DIALECT", help=f"Engine whose rules apply: {', '.join(_DIALECTS)}.")
+    ] = "flink-sql",
+    join_type: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help=f"Join type: {', '.join(_TYPES)}.")
+    ] = "inner",
+    lower: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Lower bound of right event time - left event time, such as '-5 m'."),
+    ] = None,
+    upper: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Upper bound of right event time - left event time.")
+    ] = None,
+    window: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Size of tumbling windows, instead of bounds.")
+    ] = None,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key",
+            metavar="KEY",
+            help="Column of both tables, or LEFT=RIGHT. Repeat it for more keys. [default: best]",
+        ),
+    ] = None,
+    left_event_time: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Event time of the left input. [default: best]")
+    ] = None,
+    right_event_time: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Event time of the right input. [default: best]")
+    ] = None,
+    arrival: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARRIVAL",
+            help="Arrival on both sides: a column, `commit`, `kafka:COLUMN` or `event-time`. [default: best]",
+        ),
+    ] = None,
+    left_arrival: Annotated[
+        str | None, typer.Option(metavar="ARRIVAL", help="Arrival of the left input, instead of --arrival.")
+    ] = None,
+    right_arrival: Annotated[
+        str | None, typer.Option(metavar="ARRIVAL", help="Arrival of the right input, instead of --arrival.")
+    ] = None,
+    left_delay: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Watermark delay of the left input. [default: by --max-late]")
+    ] = None,
+    right_delay: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Watermark delay of the right input. [default: by --max-late]"),
+    ] = None,
+    max_late: Annotated[
+        str, typer.Option(metavar="SHARE", help="Greatest share of late rows that a proposed delay accepts.")
+    ] = "0.1 %",
+    start: Annotated[
+        str | None, typer.Option(metavar="T", help="Start of the first slice, ISO 8601. [default: the first arrival]")
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Length of a slice. [default: 1 hour for Flink]")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Setting of the pipeline file, such as join.condition=SQL."),
+    ] = None,
+    sample_rows: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Greatest number of rows to read of each table.")
+    ] = SampleLimits.rows,
+    sample_files: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Greatest number of files to read of each table.")
+    ] = SampleLimits.files,
+) -> None:
+    """Propose a pipeline file for the join of two Delta tables, without a streaming job and without Spark.
+
+    It reads the logs of the tables and a sample of their newest rows. It proposes keys, event times, arrival and
+    watermark delays, and writes their figures as comments. At a terminal it asks. Elsewhere an option is required for
+    what is not clear, and always for the bounds or the window.
+
+    Example: `tidemark init orders shipments --lower '0 s' --upper '4 hours'`
+    """
+    if dialect not in _DIALECTS:
+        raise UserError(f"--dialect: {dialect} is no dialect. Use {', '.join(_DIALECTS)}.")
+    if join_type not in _TYPES:
+        raise UserError(f"--type: {join_type} is no join type. Use {', '.join(_TYPES)}.")
+    if output and output.exists() and not replaces_file:
+        raise UserError(f"{output} exists already. Pass --force to replace it, or choose another file with --output.")
+    options = TableJoinOptions(
+        name=name or "",
+        dialect=cast("Dialect", dialect),
+        join_type=cast("JoinTypeName", join_type),
+        keys=tuple(keys or ()),
+        event_times={"left": left_event_time, "right": right_event_time},
+        arrivals={"left": left_arrival or arrival, "right": right_arrival or arrival},
+        delays={"left": left_delay, "right": right_delay},
+        max_late=parse_share("--max-late", max_late),
+        lower=lower,
+        upper=upper,
+        window=window,
+        start=start,
+        every=every,
+        overrides=parse_settings(settings),
+    )
+    lake, limits = get_lake_root(), SampleLimits(sample_rows, sample_files)
+    samples = {side: read_sample(lake, table, limits) for side, table in zip(SIDES, (left, right), strict=True)}
+    asks = is_terminal() and not get_global_options().as_json
+    draft = propose_draft(samples, options, TerminalDecisions() if asks else Defaults())
+    write_draft(draft, f"tidemark init {shlex.quote(left)} {shlex.quote(right)}", output, replaces_file=replaces_file)

@@ -1,0 +1,65 @@
+"""Propose a watermark delay from the measured disorder of an input."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+
+from tidemark.config.types import format_duration
+from tidemark.importing.choice import Candidate, Choice
+from tidemark.importing.time_candidates import format_share
+from tidemark.watermarks.disorder import Longs
+
+_DELAYS = (
+    *(timedelta(seconds=seconds) for seconds in (0, 1, 5, 10, 30)),
+    *(timedelta(minutes=minutes) for minutes in (1, 2, 5, 10, 15, 30)),
+    *(timedelta(hours=hours) for hours in (1, 2, 3, 6, 12)),
+    *(timedelta(days=days) for days in (1, 2, 3, 7, 14, 30)),
+)
+"""Delays that are proposed. Beyond them: whole days."""
+_MS = timedelta(milliseconds=1)
+
+
+def create_delay_choice(disorder: Longs, max_late: float, subject: str, option: str) -> Choice:
+    """Rank watermark delays: the shortest that makes at most a share of the rows late, then the others by length.
+
+    Args:
+        disorder: Disorder of at least one row, ms, from `measure_disorder`.
+        max_late: Greatest accepted share of late rows, from 0 to 1.
+        subject: Subject of the choice.
+        option: Option that makes the choice.
+    """
+    days = int(disorder.max()) // (timedelta(days=1) // _MS) + 1
+    delays = [*_DELAYS, *([timedelta(days=days)] if timedelta(days=days) > _DELAYS[-1] else [])]
+    shares = {delay: compute_late_share(disorder, delay) for delay in delays}
+    proposed = next(delay for delay, share in shares.items() if share <= max_late)
+    first_without_late_rows = next(delay for delay, share in shares.items() if share == 0)
+    candidates = [
+        Candidate(
+            format_duration(delay),
+            delay,
+            f"{format_share(share)} of {len(disorder):,} rows late",
+            (int(delay == proposed), -number),
+        )
+        for number, (delay, share) in enumerate(shares.items())
+        if delay <= first_without_late_rows
+    ]
+    criteria = f"the shortest delay with at most {format_share(max_late)} late rows"
+    return Choice.create(subject, option, criteria, candidates)
+
+
+def compute_late_share(disorder: Longs, delay: timedelta) -> float:
+    """Return the share of rows that a delay makes late."""
+    return float(np.mean(disorder >= delay // _MS))
+
+
+def describe_disorder(choice: Choice, disorder: Longs) -> str:
+    """Describe the shares of late rows under all delays of a choice, in one line, the shortest delay first."""
+    by_length = sorted(choice.candidates, key=lambda candidate: candidate.value)
+    shares = [f"{format_share(compute_late_share(disorder, item.value))} at {item.label}" for item in by_length]
+    greatest = max(int(disorder.max()), 0) * _MS
+    return (
+        f"late rows of {len(disorder):,} in arrival order, for the input's own watermark: {', '.join(shares)}; "
+        f"greatest disorder {format_duration(greatest)}"
+    )
