@@ -44,12 +44,10 @@ class Choice:
     """False if a person must choose even between candidates of different rank."""
 
     @classmethod
-    def create(
-        cls, subject: str, option: str, criteria: str, candidates: list[Candidate], *, can_default: bool = True
-    ) -> Choice:
+    def create(cls, subject: str, option: str, criteria: str, candidates: list[Candidate]) -> Choice:
         """Create a choice, with its candidates in the order of their rank."""
         ranked = sorted(candidates, key=lambda candidate: candidate.rank, reverse=True)
-        return cls(subject, option, criteria, tuple(ranked), can_default)
+        return cls(subject, option, criteria, tuple(ranked))
 
     @property
     def default(self) -> Candidate | None:

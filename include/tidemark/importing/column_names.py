@@ -51,7 +51,9 @@ def rank_event_time_name(name: str) -> int:
 
 
 def rank_key_names(left: str, right: str) -> int:
-    """Rank two names as those of one key: 3 for equal words, 2 for words that begin or end the other, 1 for a common one.
+    """Rank two names as those of one key.
+
+    3 for equal words, 2 if one name begins or ends with the other, 1 for a common word, 0 for none.
 
     >>> rank_key_names("OrderId", "order_id"), rank_key_names("order_id", "id"), rank_key_names("order_id", "ship_id")
     (3, 2, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ def create_key_choice(samples: dict[SideName, TableSample], times: Mapping[SideN
     criteria = f"share of common values, at least {_MIN_DISTINCT} distinct values, names"
     choice = Choice.create("join key", "--key", criteria, candidates)
     is_clear = choice.candidates[0].rank[0] > 0 or choice.candidates[0].rank[2] == 3  # noqa: PLR2004 - equal names
-    return choice if is_clear else Choice(choice.subject, choice.option, criteria, choice.candidates, can_default=False)
+    return choice if is_clear else replace(choice, can_default=False)
 
 
 def select_keys(choice: Choice | None, texts: list[str]) -> tuple[list[Any], KeyValues | None]:

@@ -189,7 +189,7 @@ class _Proposal:
                     )
                 )
             bounds[name] = Setting(_format(f"--{name}", text), f"--{name}")
-        bounds["lower"] = Setting(bounds["lower"].value, " ".join(["--lower;", distances]) if distances else "--lower")
+        bounds["lower"] = Setting(bounds["lower"].value, f"--lower; {distances}" if distances else "--lower")
         return {"interval": dict(bounds)}
 
     def _decide_every(self) -> str:
@@ -233,7 +233,7 @@ class _Proposal:
         lengths = [parse_duration(delays[side]) // _MS for side in SIDES]
         late = find_late_rows(*common, (lengths[0], lengths[1]), self._options.dialect)
         for side, is_late in zip(SIDES, late, strict=True):
-            origins[side] += f"; {format_share(float(np.mean(is_late)))} late for the watermark of both inputs"
+            origins[side] += f"; {format_share(float(np.mean(is_late)))} late for the lower watermark of both inputs"
         return delays, origins, ()
 
     def _get_arrivals(self, source: _Input, start: int, every: int) -> Arrivals | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ EVENT_TIME = "event-time"
 """Label of no arrival: rows arrive in the order of their event times."""
 _MIN_COMMITS = 10
 """Commits from which the commit time is proposed as arrival without asking."""
-_COMPLETE = 0.99
+_COMPLETE = 0.9
 """Share of rows with a valid time from which a column counts as complete."""
 _PLAUSIBLE_EPOCH = (946_684_800_000_000, 4_102_444_800_000_000)
 """The years 2000 to 2100 in microseconds: numbers of an epoch are recognized by their values."""
@@ -209,9 +209,10 @@ def create_event_time_choice(sample: TableSample, side: SideName) -> Choice:
             f"2000 to 2100. Add such a column where the table is written. Columns: {names}."
         )
     criteria = "few nulls, the name of an event or a time, more precise than a date, no number"
-    is_clear = any(candidate.rank[1] >= 0 for candidate in candidates)
     subject = f"event time of the {side} input"
-    return Choice.create(subject, f"--{side}-event-time", criteria, candidates, can_default=is_clear)
+    choice = Choice.create(subject, f"--{side}-event-time", criteria, candidates)
+    best_name = max(candidate.rank[1] for candidate in candidates)
+    return choice if choice.candidates[0].rank[1] >= min(max(best_name, 0), 1) else replace(choice, can_default=False)
 
 
 def _rank_name(time: TimeValues, kafka: str | None) -> int:
@@ -236,7 +237,7 @@ def create_arrival_choice(sample: TableSample, event_time: TimeValues, side: Sid
     )
     choice = Choice.create(f"arrival of the {side} input", f"--{side}-arrival", criteria, candidates)
     is_clear = choice.candidates[0].rank[0] > 1
-    return choice if is_clear else Choice(choice.subject, choice.option, criteria, choice.candidates, can_default=False)
+    return choice if is_clear else replace(choice, can_default=False)
 
 
 def select_candidate(choice: Choice, label: str, option: str) -> Candidate:

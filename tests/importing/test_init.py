@@ -1,0 +1,574 @@
+"""Propose pipeline files for two tables, from their logs and samples, without a JVM."""
+
+import io
+import json
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.cli.app import main
+from tidemark.config import load_pipeline
+from tidemark.config.sides import SIDES
+from tidemark.importing.delay_proposal import create_delay_choice
+from tidemark.importing.table_sample import SampleLimits, read_sample
+from tidemark.watermarks.disorder import ON_TIME, Arrivals, find_late_rows, measure_disorder
+
+START = datetime(2024, 5, 1, tzinfo=UTC)
+BOUNDS = ["--lower", "0 s", "--upper", "1 hour"]
+ROWS, COMMITS = 240, 12
+
+
+def create_rows(seed, **columns):
+    """Create rows in order of arrival, up to 50 seconds late.
+
+    Args:
+        seed: Seed of the lateness.
+        columns: Functions from number, event time and arrival to a value, by column.
+    """
+    chance = random.Random(seed)
+    times = [(START + timedelta(seconds=30 * number), chance.randrange(20)) for number in range(ROWS)]
+    times = [(time, time + timedelta(seconds=late if number % 9 else 90)) for number, (time, late) in enumerate(times)]
+    times.sort(key=lambda pair: pair[1])
+    return [{name: create(n, *times[n]) for name, create in columns.items()} for n in range(ROWS)]
+
+
+def write_table(lake, name, rows, commits=COMMITS, schema=None):
+    size = -(-len(rows) // commits)
+    for start in range(0, len(rows), size):
+        table = pa.Table.from_pylist(rows[start : start + size], schema=schema)
+        write_deltalake(str(lake / name), table, mode="append")
+
+
+def key(number, *_):
+    return f"k{number}"
+
+
+def event(_, time, arrival):
+    return time
+
+
+def arrived(_, time, arrival):
+    return arrival
+
+
+USUAL = {"k": key, "event_time": event, "received_at": arrived}
+"""Columns of a table without open questions."""
+
+
+@pytest.fixture
+def propose(lake, tmp_path, monkeypatch):
+    """Return a function that writes two tables, and proposes a valid pipeline for them."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(left, right, *options, commits=COMMITS):
+        write_table(lake, "left", create_rows(1, **left), commits)
+        write_table(lake, "right", create_rows(2, **right), commits)
+        arguments = ["init", "left", "right", "--lake", str(lake), "--output", "p.yaml", *BOUNDS, *options]
+        assert main(arguments) == 0
+        assert main(["validate", "p.yaml"]) == 0
+        return load_pipeline(tmp_path / "p.yaml")
+
+    return run
+
+
+@pytest.fixture
+def refuse(lake, tmp_path, monkeypatch, capsys):
+    """Return a function that runs the command and returns its error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        assert main(["init", *arguments, "--lake", str(lake)]) == 2
+        assert not list(tmp_path.glob("*.yaml"))
+        return " ".join(capsys.readouterr().err.split())
+
+    return run
+
+
+@pytest.fixture
+def usual_tables(lake):
+    write_table(lake, "left", create_rows(1, **USUAL))
+    write_table(lake, "right", create_rows(2, **USUAL))
+
+
+def test_init_of_usual_tables_proposes_all_but_the_bounds(propose, tmp_path):
+    pipeline = propose(USUAL, USUAL)
+
+    assert pipeline.dialect == "flink-sql"
+    assert pipeline.model_dump(mode="json", exclude_defaults=True)["left"] == {
+        "table": "left",
+        "event_time": {"column": "event_time"},
+        "arrival": {"column": "received_at"},
+        "watermark_delay": "2 minutes",
+    }
+    assert [(pair.left, pair.right) for pair in pipeline.join.keys] == [("k", "k")]
+    assert pipeline.slices.start == START
+    text = (tmp_path / "p.yaml").read_text()
+    assert "version 11, 12 files, 240 rows" in text
+    assert "sample: 240 rows of the newest 12 files" in text
+    assert "240 and 240 distinct values, 100 % common" in text
+    assert "at or after the event time in 100 % of rows" in text
+    assert max(len(line) for line in text.splitlines()) <= 118
+
+
+def epoch(factor):
+    return lambda _, time, __: int(time.timestamp() * factor)
+
+
+OTHER = {"k": key, "ts": event, "loaded_at": arrived}
+TABLES = {
+    "names with blanks, dots, capitals and quotes": (
+        {"Order 'ID'": key, "placed.at": event, "Received At": arrived},
+        {"order-id": key, 'Shipped "At"': event, "ingest.time": arrived},
+    ),
+    "epoch seconds": ({**OTHER, "ts": epoch(1)}, OTHER),
+    "epoch milliseconds": ({**OTHER, "ts": epoch(1000)}, OTHER),
+    "epoch microseconds": ({**OTHER, "ts": epoch(1_000_000)}, OTHER),
+    "epoch nanoseconds": ({**OTHER, "ts": epoch(1_000_000_000)}, OTHER),
+    "epoch as fraction": ({**OTHER, "ts": lambda _, time, __: time.timestamp() + 0.25}, OTHER),
+    "epoch as decimal": ({**OTHER, "ts": lambda _, time, __: Decimal(int(time.timestamp()))}, OTHER),
+    "dates only": ({**OTHER, "ts": lambda _, time, __: time.date()}, OTHER),
+    "times without zone": ({**OTHER, "ts": lambda _, time, __: time.replace(tzinfo=None)}, OTHER),
+    "a few nulls": (
+        {
+            "k": lambda number, *_: None if number % 7 == 0 else f"k{number}",
+            "ts": lambda number, time, _: None if number % 70 == 0 else time,
+            "loaded_at": lambda number, _, arrival: None if number % 130 == 5 else arrival,
+        },
+        OTHER,
+    ),
+    "implausible times": (
+        {**OTHER, "ts": lambda number, time, _: datetime(2999, 1, 1, tzinfo=UTC) if number == 5 else time},
+        OTHER,
+    ),
+    "nested keys": (
+        {"order": lambda number, *_: {"Id": number, "x y": "a"}, "ts": event, "loaded_at": arrived},
+        {"order_id": lambda number, *_: number, "ts": event, "loaded_at": arrived},
+    ),
+    "nested keys with odd names": (
+        {"order": lambda number, *_: {"the.id": f"k{number}"}, "ts": event, "loaded_at": arrived},
+        {"id": key, "ts": event, "loaded_at": arrived},
+    ),
+    "whole numbers of two lengths": (
+        {**OTHER, "k": lambda number, *_: np.int32(number)},
+        {**OTHER, "k": lambda number, *_: number},
+    ),
+    "a column with the word for unwritten settings": (
+        {"k": key, "TODO": event, "loaded_at": arrived},
+        OTHER,
+    ),
+    "other columns": (
+        {
+            **OTHER,
+            "tags": lambda *_: ["a"],
+            "flag": lambda *_: True,
+            "price": lambda n, *_: n / 7,
+            "b": lambda *_: b"x",
+        },
+        {**OTHER, "day": lambda _, time, __: time.date(), "qty": lambda number, *_: number % 5},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("dialect", ["flink-sql", "flink-datastream", "spark"])
+def test_init_writes_a_valid_file_for(name, dialect, propose):
+    left, right = TABLES[name]
+    pipeline = propose(left, right, "--dialect", dialect, "--every", "10 minutes", commits=2)
+
+    event_times = [name for name, create in left.items() if name not in {"loaded_at", "Received At"}]
+    assert pipeline.left.event_time.column in event_times
+    assert pipeline.left.arrival.column in {"loaded_at", "Received At"}
+    assert pipeline.dialect == dialect
+
+
+def test_key_of_a_field_is_written_as_its_path(propose):
+    nested = propose(*TABLES["nested keys"])
+
+    assert [(pair.left, pair.right) for pair in nested.join.keys] == [("order.Id", "order_id")]
+
+
+def test_key_of_a_field_with_a_dot_is_quoted(propose):
+    nested = propose(*TABLES["nested keys with odd names"])
+
+    assert [(pair.left, pair.right) for pair in nested.join.keys] == [("order.`the.id`", "id")]
+
+
+def test_number_that_meets_a_text_is_cast(propose):
+    number = {**USUAL, "the id": lambda number, *_: number}
+    text = {**USUAL, "the_id": lambda number, *_: str(number)}
+    del number["k"], text["k"]
+
+    pipeline = propose(number, text)
+
+    assert [(pair.left, pair.right) for pair in pipeline.join.keys] == [("CAST(`the id` AS STRING)", "the_id")]
+
+
+def test_kafka_records_arrive_by_their_timestamp_and_offset(propose):
+    records = {
+        "k": key,
+        "event_time": event,
+        "timestamp": arrived,
+        "offset": lambda number, *_: number,
+        "partition": lambda number, *_: number % 3,
+    }
+
+    pipeline = propose(records, records)
+
+    assert pipeline.left.arrival.column == "timestamp"
+    assert (pipeline.left.tiebreak, pipeline.left.partition) == ("offset", "partition")
+    assert pipeline.left.event_time.column == "event_time"
+
+
+@pytest.mark.parametrize("names", [("k", "event_time"), ("k", "event_time", "commit")])
+def test_table_of_many_commits_arrives_by_commit(names, propose):
+    left = {name: {**USUAL, "commit": key}[name] for name in names}
+
+    pipeline = propose(left, USUAL)
+
+    assert type(pipeline.left.arrival).__name__ == "CommitArrival"
+    assert pipeline.left.arrival.is_bare_word == ("commit" not in names)
+    assert pipeline.right.arrival.column == "received_at"
+
+
+def test_column_named_commit_can_be_the_arrival(propose):
+    tables = {"k": key, "event_time": event, "commit": arrived}
+
+    pipeline = propose(tables, tables, "--arrival", "column commit")
+
+    assert pipeline.left.arrival.column == "commit"
+
+
+def test_few_commits_are_no_clear_arrival(lake, refuse):
+    for side in SIDES:
+        write_table(lake, side, create_rows(1, k=key, event_time=event), commits=2)
+
+    message = refuse("left", "right", *BOUNDS)
+
+    assert "the arrival of the left input is not clear. Pass --left-arrival" in message
+    assert "commit (2 commits with rows" in message
+    assert "event-time (in the order of event times" in message
+
+
+def test_event_times_can_be_the_order_of_arrival(propose):
+    tables = {"k": key, "event_time": event}
+
+    pipeline = propose(tables, tables, "--arrival", "event-time", commits=1)
+
+    assert pipeline.clock == "event-time"
+
+
+def test_event_time_order_of_one_input_only_is_refused(usual_tables, refuse):
+    message = refuse("left", "right", *BOUNDS, "--left-arrival", "event-time")
+
+    assert "one input arrives in the order of event times, and the other by column" in message
+
+
+def test_options_decide_and_their_figures_are_written(propose, tmp_path):
+    both = {**USUAL, "placed_at": event, "other": key}
+
+    pipeline = propose(
+        both,
+        USUAL,
+        *("--left-event-time", "placed_at", "--key", "other=k", "--key", "k", "--left-delay", "10m"),
+        *(
+            "--type",
+            "left",
+            "--start",
+            "2024-04-30",
+            "--every",
+            "1 day",
+            "--name",
+            "mine",
+            "--set",
+            "right.idle_timeout=1h",
+        ),
+    )
+
+    settings = pipeline.model_dump(mode="json", exclude_defaults=True)
+    assert settings["left"]["event_time"] == {"column": "placed_at"}
+    assert settings["left"]["watermark_delay"] == "10 minutes"
+    assert settings["right"]["idle_timeout"] == "1 hour"
+    assert settings["join"]["keys"] == [{"left": "other", "right": "k"}, {"left": "k", "right": "k"}]
+    assert (pipeline.name, pipeline.join.type) == ("mine", "left")
+    assert "--left-delay, 0 % late" in (tmp_path / "p.yaml").read_text()
+
+
+def test_windows_replace_the_bounds(usual_tables, lake, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["init", "left", "right", "--lake", str(lake), "--window", "1 hour"]) == 0
+
+    assert load_pipeline(tmp_path / "left_right.yaml").join.window.tumbling == timedelta(hours=1)
+
+
+def test_any_other_condition_is_set(usual_tables, lake, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["init", "left", "right", "--lake", str(lake), "--set", "join.window.session.gap=5 m"]) == 0
+
+    assert load_pipeline(tmp_path / "left_right.yaml").join.window.session.gap == timedelta(minutes=5)
+
+
+def test_bounds_are_never_guessed(usual_tables, refuse):
+    message = refuse("left", "right")
+
+    assert "the lower bound of right time - left time is your decision. Pass --lower" in message
+    assert "Right time - left time of 240 left rows and the nearest right row of equal key" in message
+    assert "upper bound" in refuse("left", "right", "--lower", "0 s")
+    assert "--every" in refuse("left", "right", *BOUNDS, "--dialect", "spark")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--lower", "soon"], "--lower: 'soon' is not a duration"),
+        (["--window", "1h", "--lower", "1h"], "--window cannot be combined with --lower"),
+        ([*BOUNDS, "--every", "0 s"], "--every: must be positive"),
+        ([*BOUNDS, "--start", "noon"], "--start: 'noon' is not an instant"),
+        ([*BOUNDS, "--dialect", "flink"], "--dialect: flink is no dialect"),
+        ([*BOUNDS, "--type", "outer"], "--type: outer is no join type"),
+        ([*BOUNDS, "--max-late", "3"], "--max-late: 3 is no share"),
+        ([*BOUNDS, "--key", "=k"], "--key =k is no key"),
+        (
+            [*BOUNDS, "--left-event-time", "event"],
+            "cannot be the event time of the left input. Did you mean event_time?",
+        ),
+        ([*BOUNDS, "--arrival", "k"], "--left-arrival: k cannot be the arrival of the left input"),
+        (
+            [*BOUNDS, "--type", "semi"],
+            "join.type: flink-sql does not support semi",
+        ),
+    ],
+)
+def test_wrong_option_is_one_line(options, message, usual_tables, refuse):
+    assert message in refuse("left", "right", *options)
+
+
+def test_similar_event_times_are_listed_with_figures(lake, refuse):
+    write_table(lake, "left", create_rows(1, k=key, ordered_at=event, shipped_at=event, received_at=arrived))
+    write_table(lake, "right", create_rows(1, **USUAL))
+
+    message = refuse("left", "right", *BOUNDS)
+
+    assert "the event time of the left input is not clear. Pass --left-event-time with one of the candidates" in message
+    assert "ordered_at (timestamp, 2024-05-01T00:00Z to 2024-05-01T01:59:30Z)" in message
+    assert "shipped_at" in message
+
+
+def test_similar_keys_are_listed_with_figures(lake, refuse):
+    for side in SIDES:
+        write_table(
+            lake, side, create_rows(1, order_id=key, customer_id=lambda n, *_: f"c{n % 50}", ts=event, loaded=arrived)
+        )
+
+    message = refuse("left", "right", *BOUNDS)
+
+    assert "the join key is not clear. Pass --key with one of the candidates" in message
+    assert "order_id (string, 240 and 240 distinct values, 100 % common)" in message
+    assert "customer_id (string, 50 and 50 distinct values, 100 % common)" in message
+
+
+def test_numbers_that_may_be_anything_are_no_clear_event_time(lake, refuse):
+    numbers = {"k": key, "amount": epoch(1)}
+    write_table(lake, "left", create_rows(1, **numbers))
+    write_table(lake, "right", create_rows(1, **USUAL))
+
+    message = refuse("left", "right", *BOUNDS)
+
+    assert "--left-event-time with one of the candidates: amount (bigint in s" in message
+
+
+def test_table_without_times_is_refused(lake, refuse):
+    write_table(lake, "left", create_rows(1, k=key, v=lambda number, *_: number, text=lambda _, time, __: str(time)))
+    write_table(lake, "right", create_rows(1, **USUAL))
+
+    assert "left table left has no column with times" in refuse("left", "right", *BOUNDS)
+
+
+def test_tables_without_common_values_are_refused(lake, refuse):
+    write_table(lake, "left", create_rows(1, a=key, event_time=event, received_at=arrived))
+    write_table(lake, "right", create_rows(1, b=lambda n, *_: f"x{n}", event_time=event, received_at=arrived))
+
+    assert "have no pair of columns with comparable types that share a value" in refuse("left", "right", *BOUNDS)
+
+
+def test_folder_without_log_is_refused(lake, refuse, usual_tables):
+    (lake / "files").mkdir()
+    (lake / "files" / "a.parquet").write_bytes(b"PAR1")
+
+    assert "there is no Delta table files at" in refuse("files", "right", *BOUNDS)
+    assert "there is no Delta table none at" in refuse("left", "none", *BOUNDS)
+
+
+def test_table_outside_the_lake_is_refused(refuse, usual_tables, tmp_path):
+    assert "lies outside the lake root" in refuse("left", str(tmp_path / "x"), *BOUNDS)
+
+
+def test_empty_tables_need_options(lake, tmp_path, monkeypatch, refuse):
+    types = {"k": pa.string(), "event_time": pa.timestamp("us", "UTC"), "received_at": pa.timestamp("us", "UTC")}
+    for side in SIDES:
+        write_deltalake(str(lake / side), pa.table({name: pa.array([], dtype) for name, dtype in types.items()}))
+
+    assert "Pass --left-arrival" in refuse("left", "right", *BOUNDS)
+    options = [*BOUNDS, "--arrival", "received_at"]
+    assert "the start of the first slice is your decision. Pass --start" in refuse("left", "right", *options)
+    options += ["--start", "2024-01-01"]
+    assert "Pass --left-delay, such as '10 minutes'. The disorder is unknown" in refuse("left", "right", *options)
+    options += ["--left-delay", "1 m", "--right-delay", "2 m"]
+    assert main(["init", "left", "right", "--lake", str(lake), *options]) == 0
+    assert load_pipeline(tmp_path / "left_right.yaml").right.watermark_delay == timedelta(minutes=2)
+
+
+def test_existing_file_is_replaced_only_by_force(usual_tables, lake, tmp_path, capsys):
+    output = tmp_path / "p.yaml"
+    output.write_text("mine")
+    arguments = ["init", "left", "right", "--lake", str(lake), "--output", str(output), *BOUNDS]
+
+    assert main(arguments) == 2
+    assert "exists already. Pass --force" in " ".join(capsys.readouterr().err.split())
+    assert output.read_text() == "mine"
+    assert main([*arguments, "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["file"] == str(output)
+    assert load_pipeline(output).name == "left_right"
+
+
+def test_terminal_asks_with_figures(usual_tables, lake, tmp_path, monkeypatch, capsys):
+    answers = ["", "9", "1", "", "", "", "soon", "0 s", "1 hour", "2", ""]
+    monkeypatch.setattr("tidemark.cli.init.is_terminal", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(answers) + "\n"))
+
+    assert main(["init", "left", "right", "--lake", str(lake), "--output", str(tmp_path / "p.yaml")]) == 0
+
+    error = " ".join(capsys.readouterr().err.split())
+    assert "Choose the event time of the left input" in error
+    assert "240 and 240 distinct values" in error
+    assert "--lower: 'soon' is not a duration" in error
+    assert "Right time - left time of 240 left rows" in error
+    pipeline = load_pipeline(tmp_path / "p.yaml")
+    assert pipeline.join.interval.upper == timedelta(hours=1)
+    assert pipeline.left.watermark_delay == timedelta()
+
+
+def test_sample_is_bounded(lake):
+    write_table(lake, "left", create_rows(1, **USUAL), commits=12)
+
+    sample = read_sample(str(lake), "left", SampleLimits(rows=50, files=64))
+    few_files = read_sample(str(lake), "left", SampleLimits(rows=1000, files=2))
+
+    assert (sample.rows, sample.sampled_files, sample.row_count) == (50, 3, 240)
+    assert (few_files.rows, few_files.sampled_files) == (40, 2)
+    assert few_files.commit_times.min() > sample.first_commit
+
+
+def test_sample_has_partition_values_and_encoded_paths(lake):
+    rows = [{"day of": date(2024, 5, 1 + n % 3), "k": f"a b{n % 2}", "n": n} for n in range(9)]
+    write_deltalake(str(lake / "t"), pa.Table.from_pylist(rows), partition_by=["day of", "k"])
+
+    sample = read_sample(str(lake), "t", SampleLimits())
+
+    assert sample.rows == 9
+    assert len(sample.find_column("k").hashes) == 2
+    assert len(np.unique(sample.find_column("day of").numbers)) == 3
+
+
+def test_sample_of_a_table_with_column_mapping_uses_physical_names(lake):
+    write_deltalake(str(lake / "t"), pa.table({"col-1": [1, 2], "col-2": [{"col-3": "a"}, None]}))
+    log = lake / "t" / "_delta_log" / "00000000000000000000.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    names = {"col-1": "id", "col-2": "s", "col-3": "x.y"}
+    for action in actions:
+        if "protocol" in action:
+            action["protocol"] = {"minReaderVersion": 2, "minWriterVersion": 5}
+        if "metaData" in action:
+            schema = json.loads(action["metaData"]["schemaString"])
+            for number, field in enumerate([*schema["fields"], *schema["fields"][1]["type"]["fields"]], 1):
+                physical = field["name"]
+                field["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": physical}
+                field["name"] = names[physical]
+            action["metaData"]["schemaString"] = json.dumps(schema)
+            action["metaData"]["configuration"] = {"delta.columnMapping.mode": "name"}
+    log.write_text("\n".join(map(json.dumps, actions)))
+
+    sample = read_sample(str(lake), "t", SampleLimits())
+
+    assert [column.leaf.path for column in sample.columns] == [("id",), ("s", "x.y")]
+    assert sample.find_column("id").numbers.tolist() == [1, 2]
+    assert sample.columns[1].is_null.tolist() == [False, True]
+
+
+row = st.tuples(st.integers(0, 12), st.integers(0, 1), st.integers(-3_000, 9_000), st.integers(0, 2))
+streams = st.lists(row, max_size=25)
+DIALECTS = ("flink-datastream", "flink-sql", "spark")
+
+
+def to_arrivals(rows):
+    clock, tiebreak, event_time, partition = (np.array([row[n] for row in rows], np.int64) for n in range(4))
+    return Arrivals.create(clock, event_time, tiebreak, partition)
+
+
+def find_late_by_loop(left, right, delays, dialect):
+    """Replay both inputs position by position; return if each row is late, for its own and the combined watermark."""
+    watermarks = {"left": None, "right": None}
+    newest = {"left": {}, "right": {}}
+    rows = [("left", number, *row) for number, row in enumerate(left)]
+    rows += [("right", number, *row) for number, row in enumerate(right)]
+    late = {}
+    for position in sorted({row[2:4] for row in rows}):
+        simultaneous = [row for row in rows if row[2:4] == position]
+        for side, number, _, _, event_time, _ in simultaneous:
+            own, both = watermarks[side], list(watermarks.values())
+            combined = None if None in both else min(both)
+            late[side, number] = tuple(is_late(event_time, watermark, dialect) for watermark in (own, combined))
+        for side, _, _, _, event_time, partition in simultaneous:
+            newest[side][partition] = max(newest[side].get(partition, event_time // 1000), event_time // 1000)
+        for side in SIDES:
+            if newest[side]:
+                extra = 1 if dialect == "flink-datastream" else 0
+                watermark = min(newest[side].values()) - delays[side] - extra
+                watermarks[side] = watermark if watermarks[side] is None else max(watermarks[side], watermark)
+    return late
+
+
+def is_late(event_time, watermark, dialect):
+    if watermark is None:
+        return False
+    match dialect:
+        case "flink-datastream":
+            return event_time // 1000 < watermark
+        case "flink-sql":
+            return event_time // 1000 <= watermark
+    return event_time <= watermark * 1000
+
+
+@given(streams, streams, st.integers(0, 5), st.integers(0, 5), st.sampled_from(DIALECTS))
+def test_measured_late_rows_are_those_of_a_replay(left, right, left_delay, right_delay, dialect):
+    delays = {"left": left_delay, "right": right_delay}
+    expected = find_late_by_loop(left, right, delays, dialect)
+    arrivals = {"left": to_arrivals(left), "right": to_arrivals(right)}
+
+    combined = dict(zip(SIDES, find_late_rows(*arrivals.values(), (left_delay, right_delay), dialect), strict=True))
+
+    for side, rows in (("left", left), ("right", right)):
+        disorder = measure_disorder(arrivals[side], dialect)
+        assert (disorder >= delays[side]).tolist() == [expected[side, number][0] for number in range(len(rows))]
+        assert combined[side].tolist() == [expected[side, number][1] for number in range(len(rows))]
+
+
+@given(st.lists(st.integers(ON_TIME, 10**10), min_size=1), st.sampled_from([0, 0.001, 0.1, 0.5, 1]))
+def test_proposed_delay_accepts_at_most_the_share_of_late_rows(disorder, max_late):
+    values = np.array(disorder, np.int64)
+
+    choice = create_delay_choice(values, max_late, "delay", "--delay")
+
+    shares = {item.value: np.mean(values >= item.value // timedelta(milliseconds=1)) for item in choice.candidates}
+    assert choice.default
+    assert shares[choice.default.value] <= max_late
+    assert all(share > max_late for delay, share in shares.items() if delay < choice.default.value)
+    assert min(shares.values()) == 0
