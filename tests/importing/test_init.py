@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tidemark.cli.app import main
 from tidemark.config import load_pipeline
 from tidemark.config.sides import SIDES
-from tidemark.importing.delay_proposal import create_delay_choice
+from tidemark.importing.delay_proposal import MAX_LATE_SHARE, create_delay_choice
 from tidemark.importing.table_sample import SampleLimits, read_sample
 from tidemark.watermarks.disorder import ON_TIME, Arrivals, find_late_rows, measure_disorder
 
@@ -180,7 +180,7 @@ TABLES = {
 @pytest.mark.parametrize("dialect", ["flink-sql", "flink-datastream", "spark"])
 def test_init_writes_a_valid_file_for(name, dialect, propose):
     left, right = TABLES[name]
-    pipeline = propose(left, right, "--dialect", dialect, "--every", "10 minutes", commits=2)
+    pipeline = propose(left, right, "--dialect", dialect, "--set", "slices.every=10 minutes", commits=2)
 
     event_times = [name for name, create in left.items() if name not in {"loaded_at", "Received At"}]
     assert pipeline.left.event_time.column in event_times
@@ -251,7 +251,9 @@ def test_few_commits_are_no_clear_arrival(lake, refuse):
 
     message = refuse("left", "right", *BOUNDS)
 
-    assert "the arrival of the left input is not clear. Pass --left-arrival" in message
+    assert (
+        "the arrival of the left input is not clear. Pass --arrival for both inputs, or --set left.arrival=" in message
+    )
     assert "commit (2 commits with rows" in message
     assert "event-time (in the order of event times" in message
 
@@ -265,7 +267,7 @@ def test_event_times_can_be_the_order_of_arrival(propose):
 
 
 def test_event_time_order_of_one_input_only_is_refused(usual_tables, refuse):
-    message = refuse("left", "right", *BOUNDS, "--left-arrival", "event-time")
+    message = refuse("left", "right", *BOUNDS, "--set", "left.arrival=event-time")
 
     assert "one input arrives in the order of event times, and the other by column" in message
 
@@ -276,19 +278,9 @@ def test_options_decide_and_their_figures_are_written(propose, tmp_path):
     pipeline = propose(
         both,
         USUAL,
-        *("--left-event-time", "placed_at", "--key", "other=k", "--key", "k", "--left-delay", "10m"),
-        *(
-            "--type",
-            "left",
-            "--start",
-            "2024-04-30",
-            "--every",
-            "1 day",
-            "--name",
-            "mine",
-            "--set",
-            "right.idle_timeout=1h",
-        ),
+        *("--set", "left.event_time=placed_at", "--key", "other=k", "--key", "k", "--type", "left"),
+        *("--set", "left.watermark_delay=10m", "--set", "slices.start=2024-04-30", "--set", "slices.every=1 day"),
+        *("--set", "name=mine", "--set", "right.idle_timeout=1h"),
     )
 
     settings = pipeline.model_dump(mode="json", exclude_defaults=True)
@@ -297,7 +289,7 @@ def test_options_decide_and_their_figures_are_written(propose, tmp_path):
     assert settings["right"]["idle_timeout"] == "1 hour"
     assert settings["join"]["keys"] == [{"left": "other", "right": "k"}, {"left": "k", "right": "k"}]
     assert (pipeline.name, pipeline.join.type) == ("mine", "left")
-    assert "--left-delay, 0 % late" in (tmp_path / "p.yaml").read_text()
+    assert "--set, 0 % late" in (tmp_path / "p.yaml").read_text()
 
 
 def test_windows_replace_the_bounds(usual_tables, lake, tmp_path, monkeypatch):
@@ -322,7 +314,7 @@ def test_bounds_are_never_guessed(usual_tables, refuse):
     assert "the lower bound of right time - left time is your decision. Pass --lower" in message
     assert "Right time - left time of 240 left rows and the nearest right row of equal key" in message
     assert "upper bound" in refuse("left", "right", "--lower", "0 s")
-    assert "--every" in refuse("left", "right", *BOUNDS, "--dialect", "spark")
+    assert "--set slices.every=DURATION" in refuse("left", "right", *BOUNDS, "--dialect", "spark")
 
 
 @pytest.mark.parametrize(
@@ -330,17 +322,18 @@ def test_bounds_are_never_guessed(usual_tables, refuse):
     [
         (["--lower", "soon"], "--lower: 'soon' is not a duration"),
         (["--window", "1h", "--lower", "1h"], "--window cannot be combined with --lower"),
-        ([*BOUNDS, "--every", "0 s"], "--every: must be positive"),
-        ([*BOUNDS, "--start", "noon"], "--start: 'noon' is not an instant"),
+        ([*BOUNDS, "--set", "slices.every=0"], "slices.every: must be positive"),
+        ([*BOUNDS, "--set", "slices.start=noon"], "slices.start: 'noon' is not an instant"),
         ([*BOUNDS, "--dialect", "flink"], "--dialect: flink is no dialect"),
         ([*BOUNDS, "--type", "outer"], "--type: outer is no join type"),
-        ([*BOUNDS, "--max-late", "3"], "--max-late: 3 is no share"),
+        ([*BOUNDS, "--set", "left.arrival={streaming_checkpoint: c}"], "cannot be measured"),
+        ([*BOUNDS, "--set", "left.event_time={column: k, unit: ms}"], "k is no column of numbers"),
         ([*BOUNDS, "--key", "=k"], "--key =k is no key"),
         (
-            [*BOUNDS, "--left-event-time", "event"],
+            [*BOUNDS, "--set", "left.event_time=event"],
             "cannot be the event time of the left input. Did you mean event_time?",
         ),
-        ([*BOUNDS, "--arrival", "k"], "--left-arrival: k cannot be the arrival of the left input"),
+        ([*BOUNDS, "--arrival", "k"], "k cannot be the arrival of the left input"),
         (
             [*BOUNDS, "--type", "semi"],
             "join.type: flink-sql does not support semi",
@@ -357,7 +350,10 @@ def test_similar_event_times_are_listed_with_figures(lake, refuse):
 
     message = refuse("left", "right", *BOUNDS)
 
-    assert "the event time of the left input is not clear. Pass --left-event-time with one of the candidates" in message
+    assert (
+        "the event time of the left input is not clear. Pass --set left.event_time=COLUMN with one of the candidates"
+        in message
+    )
     assert "ordered_at (timestamp, 2024-05-01T00:00Z to 2024-05-01T01:59:30Z)" in message
     assert "shipped_at" in message
 
@@ -382,7 +378,7 @@ def test_numbers_that_may_be_anything_are_no_clear_event_time(lake, refuse):
 
     message = refuse("left", "right", *BOUNDS)
 
-    assert "--left-event-time with one of the candidates: amount (bigint in s" in message
+    assert "--set left.event_time=COLUMN with one of the candidates: amount (bigint in s" in message
 
 
 def test_table_without_times_is_refused(lake, refuse):
@@ -416,12 +412,16 @@ def test_empty_tables_need_options(lake, tmp_path, monkeypatch, refuse):
     for side in SIDES:
         write_deltalake(str(lake / side), pa.table({name: pa.array([], dtype) for name, dtype in types.items()}))
 
-    assert "Pass --left-arrival" in refuse("left", "right", *BOUNDS)
+    assert "Pass --arrival" in refuse("left", "right", *BOUNDS)
     options = [*BOUNDS, "--arrival", "received_at"]
-    assert "the start of the first slice is your decision. Pass --start" in refuse("left", "right", *options)
-    options += ["--start", "2024-01-01"]
-    assert "Pass --left-delay, such as '10 minutes'. The disorder is unknown" in refuse("left", "right", *options)
-    options += ["--left-delay", "1 m", "--right-delay", "2 m"]
+    assert "the start of the first slice is your decision. Pass --set slices.start=T" in refuse(
+        "left", "right", *options
+    )
+    options += ["--set", "slices.start=2024-01-01"]
+    assert "Pass --set left.watermark_delay=DURATION, such as '10 minutes'. The disorder is unknown" in refuse(
+        "left", "right", *options
+    )
+    options += ["--set", "left.watermark_delay=1 m", "--set", "right.watermark_delay=2 m"]
     assert main(["init", "left", "right", "--lake", str(lake), *options]) == 0
     assert load_pipeline(tmp_path / "left_right.yaml").right.watermark_delay == timedelta(minutes=2)
 
@@ -439,6 +439,22 @@ def test_existing_file_is_replaced_only_by_force(usual_tables, lake, tmp_path, c
     assert load_pipeline(output).name == "left_right"
 
 
+def test_unit_of_numbers_can_be_set(propose):
+    pipeline = propose({**USUAL, "n": epoch(1000)}, USUAL, "--set", "left.event_time={column: n, unit: us}")
+
+    assert (pipeline.left.event_time.column, pipeline.left.event_time.unit) == ("n", "us")
+
+
+@pytest.mark.parametrize(
+    ("value", "column"), [("received_at", "received_at"), ("{column: received_at}", "received_at"), ("commit", None)]
+)
+def test_arrival_of_a_side_can_be_set(value, column, propose):
+    pipeline = propose(USUAL, USUAL, "--set", f"left.arrival={value}")
+
+    assert getattr(pipeline.left.arrival, "column", None) == column
+    assert pipeline.right.arrival.column == "received_at"
+
+
 def test_terminal_asks_with_figures(usual_tables, lake, tmp_path, monkeypatch, capsys):
     answers = ["", "9", "1", "", "", "", "soon", "0 s", "1 hour", "2", ""]
     monkeypatch.setattr("tidemark.cli.init.is_terminal", lambda: True)
@@ -454,6 +470,15 @@ def test_terminal_asks_with_figures(usual_tables, lake, tmp_path, monkeypatch, c
     pipeline = load_pipeline(tmp_path / "p.yaml")
     assert pipeline.join.interval.upper == timedelta(hours=1)
     assert pipeline.left.watermark_delay == timedelta()
+
+
+def test_terminal_offers_windows_for_bounds(usual_tables, lake, tmp_path, monkeypatch):
+    monkeypatch.setattr("tidemark.cli.init.is_terminal", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*[""] * 5, "window", "1 hour", "", "", ""])))
+
+    assert main(["init", "left", "right", "--lake", str(lake), "--output", str(tmp_path / "p.yaml")]) == 0
+
+    assert load_pipeline(tmp_path / "p.yaml").join.window.tumbling == timedelta(hours=1)
 
 
 def test_sample_is_bounded(lake):
@@ -561,14 +586,14 @@ def test_measured_late_rows_are_those_of_a_replay(left, right, left_delay, right
         assert combined[side].tolist() == [expected[side, number][1] for number in range(len(rows))]
 
 
-@given(st.lists(st.integers(ON_TIME, 10**10), min_size=1), st.sampled_from([0, 0.001, 0.1, 0.5, 1]))
-def test_proposed_delay_accepts_at_most_the_share_of_late_rows(disorder, max_late):
-    values = np.array(disorder, np.int64)
+@given(st.lists(st.integers(ON_TIME, 10**10), min_size=1), st.integers(1, 3000))
+def test_proposed_delay_accepts_at_most_the_share_of_late_rows(disorder, rows_on_time):
+    values = np.array([*disorder, *[ON_TIME] * rows_on_time], np.int64)
 
-    choice = create_delay_choice(values, max_late, "delay", "--delay")
+    choice = create_delay_choice(values, "delay", "--delay")
 
     shares = {item.value: np.mean(values >= item.value // timedelta(milliseconds=1)) for item in choice.candidates}
     assert choice.default
-    assert shares[choice.default.value] <= max_late
-    assert all(share > max_late for delay, share in shares.items() if delay < choice.default.value)
+    assert shares[choice.default.value] <= MAX_LATE_SHARE
+    assert all(share > MAX_LATE_SHARE for delay, share in shares.items() if delay < choice.default.value)
     assert min(shares.values()) == 0

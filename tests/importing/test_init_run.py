@@ -2,15 +2,20 @@
 
 import json
 import re
+from collections import Counter
 
 import pytest
 
 from tests.importing.test_init import BOUNDS, arrived, create_rows, event, write_table
 from tests.spark.sample_lake import read_rows
 from tidemark.cli.app import main
+from tidemark.config.sides import SIDES
 
 NUMBER = {"order": lambda number, *_: {"the id": number}, "placed.at": event, "Received At": arrived}
-TEXT = {"Order-Id": lambda number, *_: str(number), "shipped ms": lambda _, time, __: int(time.timestamp() * 1000)}
+TEXT = {
+    "Order-Id": lambda number, *_: None if number % 50 == 7 else str(number),
+    "shipped ms": lambda _, time, __: int(time.timestamp() * 1000),
+}
 TEXT |= {"loaded": arrived}
 
 
@@ -19,7 +24,8 @@ def test_run_of_a_proposed_pipeline_has_the_measured_late_rows(dialect, spark, l
     monkeypatch.chdir(tmp_path)
     write_table(lake, "left rows", create_rows(1, **NUMBER))
     write_table(lake, "right rows", create_rows(2, **TEXT))
-    options = ["--dialect", dialect, "--left-delay", "0 s", "--right-delay", "15 s", "--name", "proposed"]
+    settings = ["name=proposed", "left.watermark_delay=0", "right.watermark_delay=15 s"]
+    options = ["--dialect", dialect, *(text for setting in settings for text in ("--set", setting))]
     assert main(["init", "left rows", "right rows", "--lake", str(lake), *BOUNDS, *options]) == 0
     capsys.readouterr()
 
@@ -27,12 +33,15 @@ def test_run_of_a_proposed_pipeline_has_the_measured_late_rows(dialect, spark, l
     assert json.loads(capsys.readouterr().out)["slices"] >= 2
     assert main(["run", "proposed.yaml", "--lake", str(lake), "--drain"]) == 0
 
-    late = [json.loads(row) for row in read_rows(lake / "proposed" / "late").elements()]
-    shares = re.findall(
-        r"([\d.]+) % late for the lower watermark", re.sub(r"\s+# ", " ", (tmp_path / "proposed.yaml").read_text())
+    reasons = Counter(
+        (row["side"], row["reason"].partition("_")[0])
+        for row in map(json.loads, read_rows(lake / "proposed" / "late").elements())
     )
-    assert len(late) > 5
-    assert [float(share) for share in shares] == [
-        pytest.approx(100 * sum(row["side"] == side for row in late) / 240, rel=0.05) for side in ("left", "right")
+    text = re.sub(r"\s+# ", " ", (tmp_path / "proposed.yaml").read_text())
+    shares = [float(share) for share in re.findall(r"([\d.]+) % late for the lower watermark", text)]
+    assert min(reasons["left", "late"], reasons["right", "late"]) > 3
+    assert reasons["right", "null"] == (5 if dialect == "flink-datastream" else 0)
+    assert shares == [
+        pytest.approx(100 * reasons[side, "late"] / (240 - reasons[side, "null"]), rel=0.05) for side in SIDES
     ]
     assert sum(read_rows(lake / "proposed" / "emissions").values()) > 0

@@ -18,7 +18,6 @@ from tidemark.errors import UserError
 from tidemark.importing.choice import Defaults
 from tidemark.importing.table_join import TableJoinOptions, propose_draft
 from tidemark.importing.table_sample import SampleLimits, read_sample
-from tidemark.importing.time_candidates import parse_share
 
 _DIALECTS, _TYPES = get_args(Dialect), get_args(JoinTypeName)
 
@@ -26,11 +25,8 @@ _DIALECTS, _TYPES = get_args(Dialect), get_args(JoinTypeName)
 def init(
     left: Annotated[str, typer.Argument(metavar="LEFT", help="Delta table with the rows of the left input.")],
     right: Annotated[str, typer.Argument(metavar="RIGHT", help="Delta table with the rows of the right input.")],
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Name of the pipeline. [default: LEFT_RIGHT]")
-    ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="File to write. [default: NAME.yaml]")
+        Path | None, typer.Option("--output", metavar="FILE", help="File to write. [default: LEFT_RIGHT.yaml]")
     ] = None,
     replaces_file: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,  # noqa: FBT002
     dialect: Annotated[
@@ -51,63 +47,25 @@ def init(
     ] = None,
     keys: Annotated[
         list[str] | None,
-        typer.Option(
-            "--key",
-            metavar="KEY",
-            help="Column of both tables, or LEFT=RIGHT. Repeat it for more keys. [default: best]",
-        ),
-    ] = None,
-    left_event_time: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Event time of the left input. [default: best]")
-    ] = None,
-    right_event_time: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Event time of the right input. [default: best]")
+        typer.Option("--key", metavar="KEY", help="Column of both tables, or LEFT=RIGHT. Repeat it for more keys."),
     ] = None,
     arrival: Annotated[
         str | None,
         typer.Option(
             metavar="ARRIVAL",
-            help="Arrival on both sides: a column, `commit`, `kafka:COLUMN` or `event-time`. [default: best]",
+            help="Arrival on both sides: a column, `commit`, `kafka:COLUMN` or `event-time`.",
         ),
-    ] = None,
-    left_arrival: Annotated[
-        str | None, typer.Option(metavar="ARRIVAL", help="Arrival of the left input, instead of --arrival.")
-    ] = None,
-    right_arrival: Annotated[
-        str | None, typer.Option(metavar="ARRIVAL", help="Arrival of the right input, instead of --arrival.")
-    ] = None,
-    left_delay: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Watermark delay of the left input. [default: by --max-late]")
-    ] = None,
-    right_delay: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Watermark delay of the right input. [default: by --max-late]"),
-    ] = None,
-    max_late: Annotated[
-        str, typer.Option(metavar="SHARE", help="Greatest share of late rows that a proposed delay accepts.")
-    ] = "0.1 %",
-    start: Annotated[
-        str | None, typer.Option(metavar="T", help="Start of the first slice, ISO 8601. [default: the first arrival]")
-    ] = None,
-    every: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Length of a slice. [default: 1 hour for Flink]")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Setting of the pipeline file, such as join.condition=SQL."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Setting of the pipeline file, such as left.event_time=ts."),
     ] = None,
-    sample_rows: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Greatest number of rows to read of each table.")
-    ] = SampleLimits.rows,
-    sample_files: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Greatest number of files to read of each table.")
-    ] = SampleLimits.files,
 ) -> None:
     """Propose a pipeline file for the join of two Delta tables, without a streaming job and without Spark.
 
     It reads the logs of the tables and a sample of their newest rows. It proposes keys, event times, arrival and
-    watermark delays, and writes their figures as comments. At a terminal it asks. Elsewhere an option is required for
-    what is not clear, and always for the bounds or the window.
+    watermark delays, and writes their figures as comments. At a terminal you confirm them. Elsewhere an option is
+    required for what is not clear, and always for the bounds or the window.
 
     Example: `tidemark init orders shipments --lower '0 s' --upper '4 hours'`
     """
@@ -118,23 +76,17 @@ def init(
     if output and output.exists() and not replaces_file:
         raise UserError(f"{output} exists already. Pass --force to replace it, or choose another file with --output.")
     options = TableJoinOptions(
-        name=name or "",
         dialect=cast("Dialect", dialect),
         join_type=cast("JoinTypeName", join_type),
         keys=tuple(keys or ()),
-        event_times={"left": left_event_time, "right": right_event_time},
-        arrivals={"left": left_arrival or arrival, "right": right_arrival or arrival},
-        delays={"left": left_delay, "right": right_delay},
-        max_late=parse_share("--max-late", max_late),
+        arrival=arrival,
         lower=lower,
         upper=upper,
         window=window,
-        start=start,
-        every=every,
         overrides=parse_settings(settings),
     )
-    lake, limits = get_lake_root(), SampleLimits(sample_rows, sample_files)
+    lake, limits = get_lake_root(), SampleLimits()
     samples = {side: read_sample(lake, table, limits) for side, table in zip(SIDES, (left, right), strict=True)}
-    asks = is_terminal() and not get_global_options().as_json
-    draft = propose_draft(samples, options, TerminalDecisions() if asks else Defaults())
+    has_terminal = is_terminal() and not get_global_options().as_json
+    draft = propose_draft(samples, options, TerminalDecisions() if has_terminal else Defaults())
     write_draft(draft, f"tidemark init {shlex.quote(left)} {shlex.quote(right)}", output, replaces_file=replaces_file)

@@ -11,6 +11,9 @@ from tidemark.cli.rich_table import create_table
 from tidemark.errors import UserError
 from tidemark.importing.choice import Candidate, Choice, Entry
 
+_SHOWN = 15
+"""Candidates of a table."""
+
 
 def is_terminal() -> bool:
     """Return True if a person can answer."""
@@ -22,23 +25,27 @@ class TerminalDecisions:
 
     def choose(self, choice: Choice) -> Candidate:
         """Show the candidates with their figures, and read the number of one."""
-        table = create_table(["", choice.option.removeprefix("--"), "figures"], title=f"Choose the {choice.subject}")
-        for number, candidate in enumerate(choice.candidates, 1):
+        table = create_table(["", "candidate", "figures"], title=f"Choose the {choice.subject}")
+        shown = choice.candidates[:_SHOWN]
+        for number, candidate in enumerate(shown, 1):
             table.add_row(str(number), candidate.label, candidate.figures)
         err.print(table)
+        if hidden := len(choice.candidates) - len(shown):
+            err.print(f"{hidden} more: pass {choice.option}", highlight=False, markup=False)
         err.print(f"Ranked by: {choice.criteria}.", highlight=False, markup=False)
         while True:
             answer: int = typer.prompt("Number", type=int, default=1 if choice.default else None, err=True)
-            if 1 <= answer <= len(choice.candidates):
-                return choice.candidates[answer - 1]
+            if 1 <= answer <= len(shown):
+                return shown[answer - 1]
 
     def enter(self, entry: Entry) -> str:
         """Show the facts that help, and read a value."""
         if entry.hint:
             err.print(entry.hint, highlight=False, markup=False)
+        example = f"{entry.example}, or {entry.alternative}" if entry.alternative else entry.example
         while True:
-            text: str = typer.prompt(f"{entry.subject} ({entry.option}), such as {entry.example}", err=True)
+            text: str = typer.prompt(f"{entry.subject}, such as {example}", err=True)
             try:
-                return entry.parse(text)
+                return text if text == entry.alternative else entry.parse(text)
             except UserError as error:
                 err.print(str(error), highlight=False, markup=False)

@@ -56,10 +56,11 @@ class Choice:
         return None if not self.can_default or (rest and rest[0].rank == first.rank) else first
 
     def explain(self, chosen: Candidate) -> str:
-        """Explain a choice in one line: the figures of the candidate, and those of the others."""
+        """Explain a choice in one line: the figures of the candidate, those of the others, and the ranking."""
         others = [str(candidate) for candidate in self.candidates if candidate is not chosen]
         hidden = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
-        return "; ".join([chosen.figures, *([f"not {', '.join(others[:_LISTED])}{hidden}"] if others else [])])
+        reasons = [f"not {', '.join(others[:_LISTED])}{hidden}", f"ranked by {self.criteria}"] if others else []
+        return "; ".join([chosen.figures, *reasons])
 
     def describe_candidates(self) -> str:
         """List the best candidates with their figures, in one line."""
@@ -78,6 +79,8 @@ class Entry:
     """Return the text in the form of a pipeline file, or raise a `UserError`."""
     hint: str = ""
     """Facts that help, as a sentence."""
+    alternative: str = ""
+    """Word to enter instead, with an option of the same name; empty for none."""
 
 
 class DecisionMaker(Protocol):
@@ -113,4 +116,5 @@ class Defaults:
             UserError: Always.
         """
         hint = f" {entry.hint}" if entry.hint else ""
-        raise UserError(f"the {entry.subject} is your decision. Pass {entry.option}, such as {entry.example}.{hint}")
+        example = f"{entry.example}, or --{entry.alternative}" if entry.alternative else entry.example
+        raise UserError(f"the {entry.subject} is your decision. Pass {entry.option}, such as {example}.{hint}")

@@ -19,21 +19,22 @@ _DELAYS = (
 )
 """Delays that are proposed. Beyond them: whole days."""
 _MS = timedelta(milliseconds=1)
+MAX_LATE_SHARE = 0.001
+"""Greatest share of late rows that a proposed delay accepts."""
 
 
-def create_delay_choice(disorder: Longs, max_late: float, subject: str, option: str) -> Choice:
-    """Rank watermark delays: the shortest that makes at most a share of the rows late, then the others by length.
+def create_delay_choice(disorder: Longs, subject: str, option: str) -> Choice:
+    """Rank watermark delays: the shortest with at most `MAX_LATE_SHARE` late rows, then the others by length.
 
     Args:
         disorder: Disorder of at least one row, ms, from `measure_disorder`.
-        max_late: Greatest accepted share of late rows, from 0 to 1.
         subject: Subject of the choice.
         option: Option that makes the choice.
     """
     days = int(disorder.max()) // (timedelta(days=1) // _MS) + 1
     delays = [*_DELAYS, *([timedelta(days=days)] if timedelta(days=days) > _DELAYS[-1] else [])]
     shares = {delay: compute_late_share(disorder, delay) for delay in delays}
-    proposed = next(delay for delay, share in shares.items() if share <= max_late)
+    proposed = next(delay for delay, share in shares.items() if share <= MAX_LATE_SHARE)
     first_without_late_rows = next(delay for delay, share in shares.items() if share == 0)
     candidates = [
         Candidate(
@@ -45,7 +46,7 @@ def create_delay_choice(disorder: Longs, max_late: float, subject: str, option: 
         for number, (delay, share) in enumerate(shares.items())
         if delay <= first_without_late_rows
     ]
-    criteria = f"the shortest delay with at most {format_share(max_late)} late rows"
+    criteria = f"the shortest delay with at most {format_share(MAX_LATE_SHARE)} late rows"
     return Choice.create(subject, option, criteria, candidates)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,10 +71,8 @@ def create_key_choice(samples: dict[SideName, TableSample], times: Mapping[SideN
     return choice if is_clear else replace(choice, can_default=False)
 
 
-def select_keys(choice: Choice | None, texts: list[str]) -> tuple[list[Any], KeyValues | None]:
-    """Return the keys that `--key` names in the form of a pipeline file, and the values of the first one.
-
-    The values are None if the first is no candidate.
+def select_keys(choice: Choice | None, texts: Sequence[str]) -> tuple[list[Any], list[KeyValues]]:
+    """Return the keys that `--key` names in the form of a pipeline file, and the values of those that are candidates.
 
     Raises:
         UserError: A text is no key.
@@ -89,8 +87,7 @@ def select_keys(choice: Choice | None, texts: list[str]) -> tuple[list[Any], Key
             settings.append(value.setting)
         else:
             settings.append({"left": left, "right": right} if right and right != left else left)
-    first = by_label.get(texts[0])
-    return settings, first
+    return settings, [by_label[text] for text in texts if text in by_label]
 
 
 def measure_distances(key: KeyValues, times: Mapping[SideName, TimeValues]) -> str:

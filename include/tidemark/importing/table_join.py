@@ -9,7 +9,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from tidemark.config.dialect_support import can_join_null_keys
 from tidemark.config.join import JoinTypeName
 from tidemark.config.pipeline import Dialect
 from tidemark.config.sides import SIDES, SideName
@@ -29,8 +31,10 @@ from tidemark.importing.time_candidates import (
     ArrivalValues,
     TimeValues,
     create_arrival_choice,
+    create_epoch_candidate,
     create_event_time_choice,
     format_share,
+    read_arrival_label,
     select_candidate,
     select_valid_rows,
 )
@@ -40,6 +44,11 @@ _MS = timedelta(milliseconds=1)
 _UNKNOWN_DISORDER = "The disorder is unknown, because the sample has no row with a valid arrival and event time."
 _SHAPES = ("join.interval", "join.window", "join.event_time_equality", "join.window_inequality")
 """Settings of which `--set` can set one in place of the bounds."""
+_EVERY, _START = "slices.every", "slices.start"
+_DECISIONS = {_EVERY, _START} | {
+    f"{side}.{name}" for side in SIDES for name in ("event_time", "arrival", "watermark_delay")
+}
+"""Settings that the proposal decides, unless `--set` does."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +59,22 @@ class TableJoinOptions:
     dialect: Dialect = "flink-sql"
     join_type: JoinTypeName = "inner"
     keys: tuple[str, ...] = ()
-    event_times: Mapping[SideName, str | None] = field(default_factory=dict)
-    arrivals: Mapping[SideName, str | None] = field(default_factory=dict)
-    delays: Mapping[SideName, str | None] = field(default_factory=dict)
-    max_late: float = 0.001
-    """Greatest share of late rows that a proposed delay accepts."""
+    arrival: str | None = None
+    """Arrival of both inputs."""
     lower: str | None = None
     upper: str | None = None
     window: str | None = None
-    start: str | None = None
-    every: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the pipeline file by dotted names."""
+    """Settings of the pipeline file by dotted names. Some of them are decisions, which change the figures."""
+
+    @property
+    def further_settings(self) -> dict[str, Any]:
+        """The settings that change no figure."""
+        return {name: value for name, value in self.overrides.items() if name not in _DECISIONS}
+
+    def get_text(self, name: str) -> str | None:
+        """Return a setting as text; None if it is not set."""
+        return None if (value := self.overrides.get(name)) is None else str(value)
 
 
 @dataclass(frozen=True)
@@ -95,16 +108,16 @@ class _Proposal:
         inputs = self._decide_inputs()
         keys, key_origin, key_values = self._decide_keys(inputs)
         distances = (
-            measure_distances(key_values, {side: inputs[side].event_time for side in SIDES}) if key_values else ""
+            measure_distances(key_values[0], {side: inputs[side].event_time for side in SIDES}) if key_values else ""
         )
         shape = self._decide_shape(distances)
         every = self._decide_every()
         start = self._decide_start(inputs, every)
-        delays, delay_origins, notes = self._decide_delays(inputs, start, every)
+        delays, delay_origins, notes = self._decide_delays(inputs, key_values, start, every)
         join = StreamJoin(
             title=f"{self._options.join_type} join of {self._samples['left'].name} with {self._samples['right'].name}",
             name="_".join(self._samples[side].name.rstrip("/").rsplit("/", 1)[-1] for side in SIDES),
-            name_origin="names of the tables; --name",
+            name_origin="names of the tables",
             dialect=Setting(self._options.dialect, "--dialect"),
             inputs={side: _create_input(inputs[side], delays[side], delay_origins[side]) for side in SIDES},
             join={
@@ -112,24 +125,22 @@ class _Proposal:
                 "keys": Setting(keys, key_origin),
                 **shape,
             },
-            slices={"start": start},
+            slices={"every": every, "start": start},
             notes=notes,
         )
-        completion = ImportOptions(
-            self._options.name, arrival=EVENT_TIME, every=every, overrides=self._options.overrides
-        )
-        return create_draft(join, completion)
+        return create_draft(join, ImportOptions("", arrival=EVENT_TIME, overrides=self._options.further_settings))
 
     def _decide_inputs(self) -> dict[SideName, _Input]:
         times: dict[SideName, tuple[Choice, Candidate]] = {}
         for side in SIDES:
             choice = create_event_time_choice(self._samples[side], side)
-            times[side] = choice, self._decide(choice, self._options.event_times.get(side))
+            times[side] = choice, self._decide_event_time(choice, side)
         inputs: dict[SideName, _Input] = {}
         for side in SIDES:
             choice, chosen = times[side]
             arrivals = create_arrival_choice(self._samples[side], chosen.value, side)
-            arrival = self._decide(arrivals, self._options.arrivals.get(side))
+            label = read_arrival_label(self._options.overrides.get(f"{side}.arrival", self._options.arrival), side)
+            arrival = self._decisions.choose(arrivals) if label is None else select_candidate(arrivals, label)
             inputs[side] = _Input(
                 self._samples[side],
                 chosen.value,
@@ -145,12 +156,16 @@ class _Proposal:
             )
         return inputs
 
-    def _decide(self, choice: Choice, label: str | None) -> Candidate:
-        if label is not None:
-            return select_candidate(choice, label, choice.option)
-        return self._decisions.choose(choice)
+    def _decide_event_time(self, choice: Choice, side: SideName) -> Candidate:
+        match self._options.overrides.get(f"{side}.event_time"):
+            case None:
+                return self._decisions.choose(choice)
+            case {"column": name, "unit": unit}:
+                return create_epoch_candidate(self._samples[side], choice, str(name), unit)
+            case {"column": name} | name:
+                return select_candidate(choice, str(name))
 
-    def _decide_keys(self, inputs: dict[SideName, _Input]) -> tuple[list[Any], str, KeyValues | None]:
+    def _decide_keys(self, inputs: dict[SideName, _Input]) -> tuple[list[Any], str, list[KeyValues]]:
         times = {side: _list_stream_columns(inputs[side]) for side in SIDES}
         try:
             choice = create_key_choice(self._samples, times)
@@ -159,12 +174,12 @@ class _Proposal:
                 raise
             choice = None
         if self._options.keys:
-            settings, values = select_keys(choice, list(self._options.keys))
+            settings, values = select_keys(choice, self._options.keys)
             figures = [str(item) for item in choice.candidates if item.label in self._options.keys] if choice else []
             return settings, "; ".join(["--key", *figures]), values
         assert choice, "it was created"
         chosen = self._decisions.choose(choice)
-        return [chosen.value.setting], choice.explain(chosen), chosen.value
+        return [chosen.value.setting], choice.explain(chosen), [chosen.value]
 
     def _decide_shape(self, distances: str) -> Section:
         """Return the bounds or the window. No figure shows them, so they are never proposed."""
@@ -183,42 +198,47 @@ class _Proposal:
                     Entry(
                         f"{name} bound of right time - left time",
                         f"--{name}",
-                        "'1 hour', or --window for windows",
+                        "'1 hour'",
                         partial(_format, f"--{name}"),
                         distances,
+                        "window" if name == "lower" and options.upper is None else "",
                     )
                 )
+            if text == "window":
+                entry = Entry("size of the tumbling windows", "--window", "'1 hour'", partial(_format, "--window"))
+                return {"window": {"tumbling": Setting(self._decisions.enter(entry), "--window")}}
             bounds[name] = Setting(_format(f"--{name}", text), f"--{name}")
-        bounds["lower"] = Setting(bounds["lower"].value, f"--lower; {distances}" if distances else "--lower")
+        bounds["lower"] = Setting(bounds["lower"].value, f"--lower. {distances}" if distances else "--lower")
         return {"interval": dict(bounds)}
 
-    def _decide_every(self) -> str:
-        text = self._options.every
-        if text is None and self._options.dialect == "spark":
-            subject = "time between two micro-batches, which are the slices,"
-            entry = Entry(subject, "--every", "'10 minutes'", partial(_format, "--every"))
-            text = self._decisions.enter(entry)
-        every = _format("--every", DEFAULT_SLICE if text is None else text)
-        if parse_duration(every) <= timedelta():
-            raise UserError("--every: must be positive, such as '1 hour'.")
-        return every
+    def _decide_every(self) -> Setting:
+        text = self._options.get_text(_EVERY)
+        if text is not None:
+            return Setting(_format_length(text), "--set")
+        if self._options.dialect != "spark":
+            return Setting(DEFAULT_SLICE, "default; it does not change the rows")
+        subject = "time between two micro-batches, which are the slices,"
+        entry = Entry(subject, f"--set {_EVERY}=DURATION", "'10 minutes'", _format_length)
+        return Setting(self._decisions.enter(entry), "--set")
 
-    def _decide_start(self, inputs: dict[SideName, _Input], every: str) -> Setting:
-        if self._options.start is not None:
-            return Setting(_format_start(self._options.start), "--start")
+    def _decide_start(self, inputs: dict[SideName, _Input], every: Setting) -> Setting:
+        if (text := self._options.get_text(_START)) is not None:
+            return Setting(_format_start(text), "--set")
         earliest = [input_.arrival.earliest for input_ in inputs.values() if input_.arrival.earliest is not None]
         if not earliest:
-            entry = Entry("start of the first slice", "--start", "2024-01-01T00:00Z", _format_start)
-            return Setting(self._decisions.enter(entry), "--start")
-        length = to_micros(parse_duration(every))
+            entry = Entry("start of the first slice", f"--set {_START}=T", "2024-01-01T00:00Z", _format_start)
+            return Setting(self._decisions.enter(entry), "--set")
+        length = to_micros(parse_duration(every.value))
         start = format_instant(from_micros(min(earliest) // length * length))
         return Setting(start, f"first arrival {format_instant(from_micros(min(earliest)))}, rounded down")
 
     def _decide_delays(
-        self, inputs: dict[SideName, _Input], start: Setting, every: str
+        self, inputs: dict[SideName, _Input], keys: list[KeyValues], start: Setting, every: Setting
     ) -> tuple[dict[SideName, str], dict[SideName, str], tuple[str, ...]]:
-        origin, length = to_micros(parse_instant(start.value)), to_micros(parse_duration(every))
-        rows = {side: self._get_arrivals(inputs[side], origin, length) for side in SIDES}
+        origin, length = to_micros(parse_instant(start.value)), to_micros(parse_duration(every.value))
+        rejects_null_keys = not can_join_null_keys(self._options.dialect)
+        null_keys = {side: [getattr(key, side).is_null for key in keys if rejects_null_keys] for side in SIDES}
+        rows = {side: self._get_arrivals(inputs[side], null_keys[side], origin, length) for side in SIDES}
         delays: dict[SideName, str] = {}
         origins: dict[SideName, str] = {}
         for side in SIDES:
@@ -236,11 +256,15 @@ class _Proposal:
             origins[side] += f"; {format_share(float(np.mean(is_late)))} late for the lower watermark of both inputs"
         return delays, origins, ()
 
-    def _get_arrivals(self, source: _Input, start: int, every: int) -> Arrivals | None:
-        """Return the valid rows of a sample in the order of the dialect; None if their arrival is unknown."""
+    def _get_arrivals(
+        self, source: _Input, null_keys: list[npt.NDArray[np.bool_]], start: int, every: int
+    ) -> Arrivals | None:
+        """Return the rows of a sample that no rule rejects, on the clock; None if their arrival is unknown."""
         if source.arrival.micros is None:
             return None
         valid = select_valid_rows(source.event_time, source.arrival)
+        for is_null in null_keys:
+            valid = valid & ~is_null
         clock = source.arrival.micros
         if self._options.dialect == "spark":
             clock = (clock - start) // every
@@ -255,21 +279,21 @@ class _Proposal:
         return Arrivals.create(clock[valid], source.event_time.micros[valid], tiebreak, partition)
 
     def _decide_delay(self, side: SideName, rows: Arrivals | None) -> tuple[str, str]:
-        option, subject = f"--{side}-delay", f"watermark delay of the {side} input"
-        text = self._options.delays.get(side)
+        name, subject = f"{side}.watermark_delay", f"watermark delay of the {side} input"
+        option, text = f"--set {name}=DURATION", self._options.get_text(name)
         if rows is None or not len(rows):
             entry = Entry(subject, option, "'10 minutes'", partial(_format, option), _UNKNOWN_DISORDER)
-            delay = self._decisions.enter(entry) if text is None else _format(option, text)
-            return delay, f"{option}; {_UNKNOWN_DISORDER}"
+            delay = self._decisions.enter(entry) if text is None else _format(name, text)
+            return delay, f"--set; {_UNKNOWN_DISORDER}"
         disorder = measure_disorder(rows, self._options.dialect)
-        choice = create_delay_choice(disorder, self._options.max_late, subject, option)
+        choice = create_delay_choice(disorder, subject, option)
         figures = describe_disorder(choice, disorder)
         if text is None:
             chosen = self._decisions.choose(choice)
             return chosen.label, figures
-        delay = _format(option, text)
+        delay = _format(name, text)
         share = format_share(compute_late_share(disorder, parse_duration(delay)))
-        return delay, f"{option}, {share} late; {figures}"
+        return delay, f"--set, {share} late; {figures}"
 
 
 def _other_kind(inputs: dict[SideName, _Input]) -> str:
@@ -301,7 +325,7 @@ def _format(option: str, text: str) -> str:
         UserError: The text is no duration.
     """
     try:
-        return format_duration(parse_duration(text.strip()))
+        return format_duration(parse_duration(0 if text.strip() == "0" else text.strip()))
     except ValueError as error:
         raise UserError(f"{option}: {error}") from None
 
@@ -315,4 +339,16 @@ def _format_start(text: str) -> str:
     try:
         return format_instant(parse_instant(text.strip()))
     except ValueError as error:
-        raise UserError(f"--start: {error}") from None
+        raise UserError(f"{_START}: {error}") from None
+
+
+def _format_length(text: str) -> str:
+    """Return the length of a slice in the form of a pipeline file.
+
+    Raises:
+        UserError: The text is no positive duration.
+    """
+    every = _format(_EVERY, text)
+    if parse_duration(every) <= timedelta():
+        raise UserError(f"{_EVERY}: must be positive, such as '1 hour'.")
+    return every

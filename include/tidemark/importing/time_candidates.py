@@ -13,7 +13,7 @@ from tidemark.config.inputs import COMMIT, EpochUnit
 from tidemark.config.loader import PLACEHOLDER
 from tidemark.config.pipeline import TimeBounds
 from tidemark.config.sides import SideName
-from tidemark.config.types import parse_allowance, to_micros
+from tidemark.config.types import to_micros
 from tidemark.errors import InputError, UserError, suggest_name
 from tidemark.importing.choice import Candidate, Choice
 from tidemark.importing.column_names import is_arrival_name, rank_event_time_name
@@ -110,24 +110,6 @@ def format_share(share: float) -> str:
     return "less than 0.01 %" if 0 < share < 0.0001 else f"{float(f'{100 * share:.2g}'):g} %"  # noqa: PLR2004
 
 
-def parse_share(option: str, text: str) -> float:
-    """Parse a share such as `0.1 %`; return it from 0 to 1.
-
-    Raises:
-        UserError: The text is no share.
-
-    >>> parse_share("--max-late", "0.1%")
-    0.001
-    """
-    try:
-        allowance = parse_allowance(text)
-    except ValueError:
-        allowance = None
-    if allowance is None or not allowance.is_share or allowance.amount > 100:  # noqa: PLR2004 - percent
-        raise UserError(f"{option}: {text} is no share. Write a percentage from 0 to 100, such as '0.1 %'.")
-    return float(allowance.amount / 100)
-
-
 def list_time_columns(sample: TableSample) -> list[TimeValues]:
     """List the columns that may have times: times, dates, and numbers whose values are an epoch's."""
     columns = (_read_times(sample, column) for column in sample.columns if column.leaf.is_column)
@@ -135,13 +117,18 @@ def list_time_columns(sample: TableSample) -> list[TimeValues]:
 
 
 def _read_times(sample: TableSample, column: SampledColumn) -> TimeValues | None:
-    dtype, name = column.leaf.dtype, column.leaf.path[0]
+    dtype = column.leaf.dtype
     unit: EpochUnit | None = None
     if isinstance(dtype, T.NumericType):
         if (unit := _find_unit(column)) is None:
             return None
     elif not isinstance(dtype, T.TimestampType | T.TimestampNTZType | T.DateType):
         return None
+    return _create_times(sample, column, unit)
+
+
+def _create_times(sample: TableSample, column: SampledColumn, unit: EpochUnit | None) -> TimeValues:
+    name = column.leaf.path[0]
     micros = _to_micros(column.numbers, unit)
     is_valid = ~column.is_null & _is_within_bounds(micros)
     earliest = [int(micros[is_valid].min())] if is_valid.any() else []
@@ -149,7 +136,12 @@ def _read_times(sample: TableSample, column: SampledColumn) -> TimeValues | None
         least = _to_micros(np.array([sample.earliest[name]]), unit)
         earliest += [int(least[0])] if _is_within_bounds(least)[0] else []
     return TimeValues(
-        name, unit, dtype.simpleString(), np.where(is_valid, micros, 0), is_valid, min(earliest, default=None)
+        name,
+        unit,
+        column.leaf.dtype.simpleString(),
+        np.where(is_valid, micros, 0),
+        is_valid,
+        min(earliest, default=None),
     )
 
 
@@ -208,9 +200,9 @@ def create_event_time_choice(sample: TableSample, side: SideName) -> Choice:
             f"{side} table {sample.name} {reason}: no timestamp or date, and no number that is an epoch of the years "
             f"2000 to 2100. Add such a column where the table is written. Columns: {names}."
         )
-    criteria = "few nulls, the name of an event or a time, more precise than a date, no number"
+    criteria = "few nulls, name of an event or a time, more precise than a date, no number"
     subject = f"event time of the {side} input"
-    choice = Choice.create(subject, f"--{side}-event-time", criteria, candidates)
+    choice = Choice.create(subject, f"--set {side}.event_time=COLUMN", criteria, candidates)
     best_name = max(candidate.rank[1] for candidate in candidates)
     return choice if choice.candidates[0].rank[1] >= min(max(best_name, 0), 1) else replace(choice, can_default=False)
 
@@ -235,13 +227,51 @@ def create_arrival_choice(sample: TableSample, event_time: TimeValues, side: Sid
     criteria = (
         f"Kafka's timestamp, a column named as an arrival, at least {_MIN_COMMITS} commits; few nulls, after the event"
     )
-    choice = Choice.create(f"arrival of the {side} input", f"--{side}-arrival", criteria, candidates)
+    choice = Choice.create(
+        f"arrival of the {side} input",
+        f"--arrival for both inputs, or --set {side}.arrival=ARRIVAL,",
+        criteria,
+        candidates,
+    )
     is_clear = choice.candidates[0].rank[0] > 1
     return choice if is_clear else replace(choice, can_default=False)
 
 
-def select_candidate(choice: Choice, label: str, option: str) -> Candidate:
-    """Return the candidate that an option names.
+def create_epoch_candidate(sample: TableSample, choice: Choice, name: str, unit: Any) -> Candidate:
+    """Return a numeric column with a given unit as event time.
+
+    Raises:
+        UserError: There is no such column or unit.
+    """
+    column = sample.find_column(name)
+    if unit not in _UNITS or column is None or not isinstance(column.leaf.dtype, T.NumericType):
+        raise UserError(
+            f"{choice.option}: {name} is no column of numbers, or {unit} no unit of an epoch. Use s, ms, us or ns."
+        )
+    time = _create_times(sample, column, unit)
+    return Candidate(name, time, time.describe(), ())
+
+
+def read_arrival_label(value: Any, side: SideName) -> str | None:
+    """Return the label of the candidate that a setting `arrival` names; None for no setting.
+
+    Raises:
+        UserError: The arrival cannot be measured, such as that of a streaming checkpoint.
+    """
+    match value:
+        case None | str():
+            return value
+        case {"kafka": name}:
+            return f"kafka:{name}"
+        case {"commit": True}:
+            return COMMIT
+        case {"column": name}:
+            return f"column {name}" if name in (COMMIT, EVENT_TIME) else str(name)
+    raise UserError(f"{side}.arrival: {value} cannot be measured. Use a column, commit, kafka:COLUMN or {EVENT_TIME}.")
+
+
+def select_candidate(choice: Choice, label: str) -> Candidate:
+    """Return the candidate with a label.
 
     Raises:
         UserError: There is none.
@@ -250,7 +280,7 @@ def select_candidate(choice: Choice, label: str, option: str) -> Candidate:
         if candidate.label == label:
             return candidate
     hint = suggest_name(label, [candidate.label for candidate in choice.candidates])
-    raise UserError(f"{option}: {label} cannot be the {choice.subject}. {hint}")
+    raise UserError(f"{label} cannot be the {choice.subject}. {hint}")
 
 
 def _find_kafka_column(sample: TableSample) -> str | None:
