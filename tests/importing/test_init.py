@@ -445,6 +445,14 @@ def test_unit_of_numbers_can_be_set(propose):
     assert (pipeline.left.event_time.column, pipeline.left.event_time.unit) == ("n", "us")
 
 
+def test_time_before_2000_is_no_start(propose):
+    rows = {**USUAL, "event_time": lambda number, time, _: datetime(1970, 1, 1, tzinfo=UTC) if number == 50 else time}
+
+    pipeline = propose(rows, rows, "--arrival", "event-time")
+
+    assert pipeline.slices.start == START
+
+
 @pytest.mark.parametrize(
     ("value", "column"), [("received_at", "received_at"), ("{column: received_at}", "received_at"), ("commit", None)]
 )

@@ -253,7 +253,8 @@ class _Proposal:
         lengths = [parse_duration(delays[side]) // _MS for side in SIDES]
         late = find_late_rows(*common, (lengths[0], lengths[1]), self._options.dialect)
         for side, is_late in zip(SIDES, late, strict=True):
-            origins[side] += f"; {format_share(float(np.mean(is_late)))} late for the lower watermark of both inputs"
+            figures = f"{is_late.sum():,} of {len(is_late):,} ({format_share(float(is_late.mean()))})"
+            origins[side] += f"; with both delays {figures} late for the lower watermark of both inputs"
         return delays, origins, ()
 
     def _get_arrivals(
@@ -265,7 +266,7 @@ class _Proposal:
         valid = select_valid_rows(source.event_time, source.arrival)
         for is_null in null_keys:
             valid = valid & ~is_null
-        clock = source.arrival.micros
+        clock = np.maximum(source.arrival.micros, start)  # rows before the first slice arrive at its start
         if self._options.dialect == "spark":
             clock = (clock - start) // every
         tiebreak = partition = None

@@ -128,8 +128,8 @@ class TableSample:
     """Commits in the log that added rows."""
     first_commit: int | None
     """Time of the first of them, in microseconds."""
-    earliest: dict[str, int]
-    """Least value of columns over all files by the log's statistics, as in `SampledColumn.numbers`."""
+    minima: dict[str, npt.NDArray[Any]]
+    """Least value of columns in each file by the log's statistics, as in `SampledColumn.numbers`."""
 
     @property
     def rows(self) -> int:
@@ -225,7 +225,7 @@ class _Reader:
             problem,
             len(added),
             added[0].committed_us if added else None,
-            self._find_earliest(),
+            self._find_minima(),
         )
 
     def _find_commit_times(self) -> tuple[tuple[Commit, ...], dict[str, int], str]:
@@ -250,16 +250,15 @@ class _Reader:
                 times[path] = arrival.latest_us
         return commits, times, ""
 
-    def _find_earliest(self) -> dict[str, int]:
-        earliest = {}
+    def _find_minima(self) -> dict[str, npt.NDArray[Any]]:
+        minima = {}
         for leaf in self._leaves:
             if not leaf.is_column or isinstance(leaf.dtype, _TEXT_TYPES):
                 continue
             values = [value for value in self._snapshot.get_min_values(leaf.path[0]) if value is not None]
             if values and len(values) == len(self._files):
-                array = _to_values(pa.array(values), leaf.dtype)
-                earliest[leaf.path[0]] = int(pc.min(array).as_py())
-        return earliest
+                minima[leaf.path[0]] = _to_values(pa.array(values), leaf.dtype).to_numpy(zero_copy_only=False)
+        return minima
 
     def _read_batches(self) -> Iterator[tuple[int, list[pa.Array]]]:
         """Yield the number of a file and the values of its leaves, the newest file first, up to the limits."""

@@ -48,7 +48,8 @@ class TimeValues:
     is_valid: npt.NDArray[np.bool_]
     """True where the time is not null and within the default `time_bounds`."""
     earliest: int | None
-    """Least valid time over the whole table by the log's statistics, else in the sample; None without valid time."""
+    """Least valid time of the sample and of the log's statistics, from the year 2000 on if there is one; None without
+    a valid time."""
 
     @property
     def setting(self) -> Any:
@@ -131,17 +132,18 @@ def _create_times(sample: TableSample, column: SampledColumn, unit: EpochUnit | 
     name = column.leaf.path[0]
     micros = _to_micros(column.numbers, unit)
     is_valid = ~column.is_null & _is_within_bounds(micros)
-    earliest = [int(micros[is_valid].min())] if is_valid.any() else []
-    if name in sample.earliest:
-        least = _to_micros(np.array([sample.earliest[name]]), unit)
-        earliest += [int(least[0])] if _is_within_bounds(least)[0] else []
+    # A time before 2000 is often a stand-in for none. Slices from there on would be many, and empty.
+    minima = [micros[is_valid], _to_micros(sample.minima[name], unit) if name in sample.minima else micros[:0]]
+    times = np.concatenate([times[_is_within_bounds(times)] for times in minima])
+    plausible = times[times >= _PLAUSIBLE_EPOCH[0]]
+    earliest = plausible if len(plausible) else times
     return TimeValues(
         name,
         unit,
         column.leaf.dtype.simpleString(),
         np.where(is_valid, micros, 0),
         is_valid,
-        min(earliest, default=None),
+        int(earliest.min()) if len(earliest) else None,
     )
 
 
@@ -225,7 +227,7 @@ def create_arrival_choice(sample: TableSample, event_time: TimeValues, side: Sid
         if time.name != event_time.name:
             candidates.append(_create_column_order(time, event_time, "column", 3 if is_arrival_name(time.name) else 0))
     criteria = (
-        f"Kafka's timestamp, a column named as an arrival, at least {_MIN_COMMITS} commits; few nulls, after the event"
+        f"Kafka's timestamp, a column named as an arrival, at least {_MIN_COMMITS} commits, few nulls, after the event"
     )
     choice = Choice.create(
         f"arrival of the {side} input",
