@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from hypothesis import given
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from tidemark.cli.app import main
 from tidemark.config import load_pipeline
 from tidemark.config.sides import SIDES
+from tidemark.config.types import to_micros
 from tidemark.importing.delay_proposal import MAX_LATE_SHARE, create_delay_choice
 from tidemark.importing.table_sample import SampleLimits, read_sample
 from tidemark.watermarks.disorder import ON_TIME, Arrivals, find_late_rows, measure_disorder
@@ -509,6 +511,19 @@ def test_sample_has_partition_values_and_encoded_paths(lake):
     assert sample.rows == 9
     assert len(sample.find_column("k").hashes) == 2
     assert len(np.unique(sample.find_column("day of").numbers)) == 3
+
+
+def test_sample_reads_timestamps_of_all_writers(lake):
+    times = [START, datetime(9999, 12, 31, tzinfo=UTC), None]
+    table = pa.table({"t": pa.array(times, pa.timestamp("us", "UTC"))})
+    write_deltalake(str(lake / "t"), table)
+    (file,) = (lake / "t").glob("*.parquet")
+    pq.write_table(table, file, use_deprecated_int96_timestamps=True)
+
+    column = read_sample(str(lake), "t", SampleLimits()).find_column("t")
+
+    assert column.numbers.tolist() == [*(to_micros(time) for time in times[:2]), 0]
+    assert column.is_null.tolist() == [False, False, True]
 
 
 def test_sample_of_a_table_with_column_mapping_uses_physical_names(lake):
