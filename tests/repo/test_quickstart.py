@@ -66,3 +66,15 @@ def test_yaml_blocks_of_page_are_pipeline_files(tmp_path, page):
     for block in blocks:
         file.write_text(block)
         load_pipeline(file)
+
+
+def test_import_of_the_tutorial_writes_the_file_that_the_page_shows(tmp_path, monkeypatch):
+    page = PROJECT / "docs" / "tutorial.md"
+    [command] = re.findall(r"^\$ tidemark (import .*)", page.read_text().replace("\\\n", ""), re.MULTILINE)
+    shown = next(block for language, block in read_blocks(page) if language == "yaml")
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "orders_payments.json").symlink_to(PROJECT / "docs/examples/orders_payments.json")
+    monkeypatch.chdir(tmp_path)
+
+    assert main(shlex.split(command)) == 0
+    assert (tmp_path / "specs" / "orders_payments.yaml").read_text() == shown
