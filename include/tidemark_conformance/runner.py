@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES, SideName
 from tidemark.errors import UserError
-from tidemark.execution.replay import ReplayResult, replay
+from tidemark.execution.lane_replay import replay_jobs
+from tidemark.execution.replay import ReplayResult
 from tidemark.joins.keys import key_name
-from tidemark.ledger.checkpoint_files import buffered_after
 from tidemark.planning.replay_strategy import DEFAULT_LIMITS, ReplayLimits
 from tidemark.sources.normalization import Side, create_side
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
@@ -111,7 +111,7 @@ def replay_cases(
     slices = range(max(len(case.cut.starts) for case in cases) + 1)
     tables = [_create_table(spark, cases, adapters, side) for side in SIDES]
     sides = [_create_side(pipelines[0], name, table) for name, table in zip(SIDES, tables, strict=True)]
-    join, carried = adapters[0].create_join(spark, adapters), None
+    join = adapters[0].create_join(spark, adapters)
     lanes = [
         replace(
             adapter.create_lane(pipeline, [_clock(case.cut, step) for step in range(count_steps(case.vector))]),
@@ -120,20 +120,12 @@ def replay_cases(
         )
         for case, adapter, pipeline in zip(cases, adapters, pipelines, strict=True)
     ]
-    for job in [slices] if single_job else [range(n, n + 1) for n in slices]:
-        left, right = (
-            side.normalize(table.where(_arrives_in(job)), _GRID, 0) for side, table in zip(sides, tables, strict=True)
-        )
-        rows = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.col(key_name(KEYS.index("lane"))))
-        answer = replay(rows, carried, lanes, join, Buckets(_GRID, job, adapters[0].steps_per_bucket), limits)
-        yield answer
-        if job[-1] != slices[-1]:
-            buffers = buffered_after(answer.carried, job[-1])
-            carried = spark.createDataFrame(buffers.toArrow(), buffers.schema)
-        lanes = [
-            replace(lane, initial_watermarks=line.end_watermarks[job[-1]])
-            for lane, line in zip(lanes, answer.timelines, strict=True)
-        ]
+    left, right = (side.normalize(table, _GRID, 0) for side, table in zip(sides, tables, strict=True))
+    rows = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.col(key_name(KEYS.index("lane"))))
+    jobs = [slices] if single_job else [range(n, n + 1) for n in slices]
+    yield from replay_jobs(
+        rows, lanes, join, [Buckets(_GRID, job, adapters[0].steps_per_bucket) for job in jobs], limits
+    )
 
 
 def create_adapter(vector: Vector) -> VectorAdapter:
@@ -197,7 +189,3 @@ def _clock(cut: Cut, step: int) -> int:
 def _create_side(pipeline: Pipeline, name: SideName, table: DataFrame) -> Side:
     key_types = [table.schema[pair.left].dataType for pair in pipeline.join.keys]
     return create_side(pipeline, name, table.schema, key_types)
-
-
-def _arrives_in(job: range) -> Column:
-    return F.col("arrival").between(_GRID.start_of(job[0]), _GRID.start_of(job[-1] + 1) - 1)

@@ -9,18 +9,17 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType
 
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
 from tidemark.execution.job_spec import MAX_TINY_JOB_ROWS
+from tidemark.execution.lane_replay import LANE
 from tidemark.execution.replay import ReplayResult, replay
 from tidemark.joins.factory import create_join, create_lane
-from tidemark.joins.keys import key_columns, key_name
+from tidemark.joins.keys import key_name
 from tidemark.ledger.staleness import NOTHING_CONSUMED
 from tidemark.sources.resolution import apply_config
 from tidemark.sources.stored_input import StoredInput, get_query_trace, get_schemas, read_input_slices
-from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.temporary_settings import with_codegen
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.buckets import TARGET_BUCKETS, Buckets
@@ -53,7 +52,7 @@ def replay_lanes(
 ) -> ReplayResult:
     """Replay slices from empty state under many settings, each as a lane of one job.
 
-    The lane is one of the join keys. `add_lane` adds it to the rows of an output.
+    The lane is the last of the join keys. `execution.lane_replay.add_lane` adds it to the rows of an output.
 
     Args:
         pipelines: may differ in delays, lateness and bounds only.
@@ -67,7 +66,7 @@ def replay_lanes(
     rows = rows.withColumn("lane", F.explode(numbers)).withColumn(key, F.col("lane"))
     # Outputs consist of input rows, so these carry the lane too.
     rows = rows.withColumns(
-        {side: F.when(F.col("side") == side, F.col(side).withField("_lane", F.col("lane"))) for side in SIDES}
+        {side: F.when(F.col("side") == side, F.col(side).withField(LANE, F.col("lane"))) for side in SIDES}
     )
     schemas = get_schemas(inputs)
     join = _select_by_lane([create_join(pipeline, rows.sparkSession, schemas) for pipeline in pipelines], F.col(key))
@@ -89,20 +88,6 @@ def count_rows(inputs: Inputs) -> float:
     """Count the rows of both inputs, as far as their Delta logs contain statistics."""
     logs = [source.table.table for source in inputs]
     return sum(float(log.files["rows"].sum()) for log in logs if log)
-
-
-def add_lane(rows: DataFrame) -> DataFrame:
-    """Add `lane` to an output of `replay_lanes`, and restore the input rows."""
-    lanes: list[Column] = []
-    restored: dict[str, Column] = {}
-    for side in SIDES:
-        if isinstance(rows.schema[side].dataType, ArrayType):  # of a coGroup
-            lanes.append(F.col(key_columns(rows)[-1]))  # both arrays may be empty
-            restored[side] = F.transform(side, lambda row: row.dropFields("_lane"))
-        else:
-            lanes.append(F.col(side)["_lane"])
-            restored[side] = F.col(side).dropFields("_lane")
-    return rows.withColumn("lane", F.coalesce(*lanes)).transform(with_columns, restored)
 
 
 def _select_by_lane(variants: Sequence[Any], lane: Column) -> Any:

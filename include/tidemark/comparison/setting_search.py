@@ -16,11 +16,12 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.comparison.in_memory_replay import add_lane, replay_lanes, replay_slices, tune_for_replays
+from tidemark.comparison.in_memory_replay import replay_lanes, replay_slices, tune_for_replays
 from tidemark.comparison.setting_candidates import SettingChanges, suggest_settings
 from tidemark.comparison.setting_trials import SettingTrial, combine_settings, sort_trials
 from tidemark.config import with_overrides
 from tidemark.config.sides import SIDES, SideName
+from tidemark.execution.lane_replay import add_lane
 from tidemark.formatting import quote_identifier
 from tidemark.joins.output_schema import select_emissions
 from tidemark.ledger.state_fingerprint import content_hash

@@ -11,11 +11,12 @@ import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.comparison.in_memory_replay import add_lane, replay_lanes, tune_for_replays
+from tidemark.comparison.in_memory_replay import replay_lanes, tune_for_replays
 from tidemark.config import Pipeline, with_overrides
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_duration
 from tidemark.errors import UserError
+from tidemark.execution.lane_replay import add_lane
 from tidemark.execution.replay import ReplayResult
 from tidemark.joins.output_schema import select_emissions
 from tidemark.sources.resolution import open_inputs

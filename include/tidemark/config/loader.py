@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -50,7 +50,7 @@ def load_pipeline(name_or_path: str | Path, relative_to: Path | None = None) -> 
     Raises:
         PipelineFileError: The file does not exist, is not YAML, or is invalid. The message names file, field and value.
     """
-    path = _find_file(str(name_or_path), relative_to)
+    path = find_pipeline_file(str(name_or_path), relative_to)
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise PipelineFileError(f"{path} is not a pipeline. Write fields such as name, dialect, left and right.")
@@ -66,7 +66,7 @@ def load_reference(name_or_path: str | Path) -> Pipeline | None:
     Raises:
         PipelineFileError: As `load_pipeline`, for either file.
     """
-    path = _find_file(str(name_or_path))
+    path = find_pipeline_file(str(name_or_path))
     compare = load_pipeline(path).compare
     if compare is None or compare.reference is None:
         return None
@@ -99,9 +99,22 @@ def with_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipeline
     return _validate(content, ", ".join(overrides)).with_command_argument(pipeline.command_argument)
 
 
-def explain_validation_error(error: ValidationError) -> str:
-    """Describe all problems of a validation in one line, each with field, value and remedy."""
-    problems = [_explain_problem(problem) for problem in _drop_other_union_members(error.errors(include_url=False))]
+def explain_validation_error(
+    error: ValidationError,
+    model: type[BaseModel] = Pipeline,
+    locate: Callable[[Sequence[str | int]], str] = lambda _: "",
+) -> str:
+    """Describe all problems of a validation in one line, each with field, value and remedy.
+
+    Args:
+        error: The error.
+        model: Model of the validated content.
+        locate: Returns a prefix for the problem at a location, such as file and line.
+    """
+    problems = [
+        f"{locate(problem['loc'])}{_explain_problem(problem, model)}"
+        for problem in _drop_other_union_members(error.errors(include_url=False))
+    ]
     return to_single_line(" ".join(text if text.endswith((".", "?")) else f"{text}." for text in problems))
 
 
@@ -182,7 +195,16 @@ def _read_shared_input(name: Any, folder: Path) -> dict[str, Any]:
     return content
 
 
-def _find_file(name: str, relative_to: Path | None = None) -> Path:
+def find_pipeline_file(name: str, relative_to: Path | None = None) -> Path:
+    """Return the path of a pipeline file.
+
+    Args:
+        name: Path of the file, or name of a pipeline in the pipelines folder.
+        relative_to: Folder that paths are relative to and that is searched first for names.
+
+    Raises:
+        PipelineFileError: The file does not exist.
+    """
     path = Path(relative_to or "", name)
     if path.suffix in _SUFFIXES or path.is_file():
         if path.is_file():
@@ -201,7 +223,7 @@ def _find_file(name: str, relative_to: Path | None = None) -> Path:
 def _shorten_path(path: Path) -> str:
     """Return the name of a pipeline file in the pipelines folder, or the path of another file."""
     try:
-        is_found_by_name = _find_file(path.stem).samefile(path)
+        is_found_by_name = find_pipeline_file(path.stem).samefile(path)
     except PipelineFileError:
         is_found_by_name = False
     return path.stem if is_found_by_name else str(path)
@@ -209,7 +231,7 @@ def _shorten_path(path: Path) -> str:
 
 def _find_reference_file(name: str, folder: Path) -> Path:
     """Find a reference pipeline in a folder or the pipelines folder; other files are never read."""
-    path = _find_file(name, folder).resolve()
+    path = find_pipeline_file(name, folder).resolve()
     allowed = (folder, get_pipelines_folder())
     if path.suffix in _SUFFIXES and any(path.is_relative_to(root.resolve()) for root in allowed):
         return path
@@ -220,7 +242,7 @@ _NOT_TEXT = ("string_type", "model_type", "model_attributes_type", "invalid_key"
 """Types of pydantic errors about a value that is neither a name nor the fields that it may stand for."""
 
 
-def _explain_problem(error: Any) -> str:
+def _explain_problem(error: Any, root: type[BaseModel]) -> str:
     # Union members and before-validators add levels to `loc` that are not in the file.
     internal = ("function-", "list[", "dict[", *ARRIVAL_TAGS)
     location = [
@@ -228,9 +250,10 @@ def _explain_problem(error: Any) -> str:
         for part in error["loc"][: -1 if error["type"] == "invalid_key" else None]
         if not (isinstance(part, str) and part.startswith(internal))
     ]
-    field = ".".join(map(str, location)) or "the pipeline"
+    field = ".".join(map(str, location)) or ("the pipeline" if root is Pipeline else "the file")
     if error["type"] == "extra_forbidden":
-        return f"{field}: unknown field. {suggest_name(str(location[-1]), _list_fields(location[:-1]), cutoff=0.5)}"
+        candidates = _list_fields(root, location[:-1])
+        return f"{field}: unknown field. {suggest_name(str(location[-1]), candidates, cutoff=0.5)}"
     if error["type"] == "missing":
         return f"{field}: is missing"
     if isinstance(error["input"], bool) and error["type"] in _NOT_TEXT:
@@ -265,9 +288,8 @@ def _suggest_list_or_value(error: Any) -> str | None:
     return None
 
 
-def _list_fields(location: list[Any]) -> list[str]:
-    """Return the fields of the settings at a location in a pipeline file."""
-    model: type[BaseModel] = Pipeline
+def _list_fields(model: type[BaseModel], location: list[Any]) -> list[str]:
+    """Return the fields of the settings at a location in a file whose content a model validates."""
     for part in location:
         if isinstance(part, int) or part not in model.model_fields:
             continue

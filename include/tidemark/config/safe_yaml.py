@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,59 @@ MAX_DEPTH = 20
 _NAME = re.compile(r"\w[\w.-]*")
 
 
+@dataclass(frozen=True)
+class Span:
+    """Extent of a value in the text of a file, in characters."""
+
+    start: int
+    """Inclusive."""
+    end: int
+    """Exclusive."""
+    line: int
+    """Line of the value's key, or else of the value, from 1."""
+    indent: int
+    """Column of the key, or of the hyphen of a list's entry, from 0."""
+
+
+@dataclass(frozen=True)
+class YamlDocument:
+    """Content of a YAML file, with the position of each value."""
+
+    path: Path
+    text: str
+    content: Any
+    spans: Mapping[tuple[str, ...], Span]
+    """Extents of values by their path: keys as text, and indices of lists from 0."""
+
+    def find_line(self, *path: object) -> int:
+        """Return the line of the value at a path, or else of the closest value that contains it."""
+        parts = tuple(map(str, path))
+        return next((self.spans[parts[:n]].line for n in range(len(parts), 0, -1) if parts[:n] in self.spans), 1)
+
+    def locate(self, *path: object) -> str:
+        """Return file and line of the value at a path, as `FILE:LINE`."""
+        return f"{self.path}:{self.find_line(*path)}"
+
+
 def read_yaml(path: Path) -> Any:
     """Read a YAML file.
 
     Raises:
         PipelineFileError: The file name could be read as code, or the file is too large or no YAML. Names the line.
     """
+    return _read(path, MAX_BYTES, MAX_VALUES).content
+
+
+def read_long_yaml(path: Path) -> YamlDocument:
+    """Read a YAML file that may be ten times as long as a pipeline file, with the lines of its values.
+
+    Raises:
+        PipelineFileError: As `read_yaml`.
+    """
+    return _read(path, 10 * MAX_BYTES, 10 * MAX_VALUES)
+
+
+def _read(path: Path, max_bytes: int, max_values: int) -> YamlDocument:
     # Airflow renders Jinja templates in task arguments, and the path is one of them.
     if not _NAME.fullmatch(path.name):
         raise PipelineFileError(
@@ -36,12 +85,31 @@ def read_yaml(path: Path) -> Any:
         )
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise PipelineFileError(f"{path} has more than {MAX_BYTES:,} bytes. Pipeline files have a page or two.")
-        return yaml.load(content.decode("utf-8"), _Loader)  # noqa: S506 - a SafeLoader
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise PipelineFileError(f"{path} has more than {max_bytes:,} bytes. Pipeline files have a page or two.")
+        text = content.decode("utf-8")
+        loader = _Loader(text, max_values)
+        try:
+            root = loader.get_single_node()
+            value = None if root is None else loader.construct_document(root)
+        finally:
+            loader.dispose()
+        spans = {} if root is None else dict(_find_spans(root, (), root.start_mark))
+        return YamlDocument(path, text, value, spans)
     except (yaml.YAMLError, OSError, ValueError, OverflowError) as error:
         raise PipelineFileError(to_single_line(f"{path} cannot be read as YAML: {_explain(error)}")) from None
+
+
+def _find_spans(node: yaml.Node, path: tuple[str, ...], start: yaml.Mark) -> Iterator[tuple[tuple[str, ...], Span]]:
+    """Yield path and extent of each value; a value with an alias is at its first use."""
+    yield path, Span(node.start_mark.index, node.end_mark.index, start.line + 1, start.column)
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _find_spans(value, (*path, str(key.value)), key.start_mark)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            yield from _find_spans(value, (*path, str(number)), value.start_mark)
 
 
 class _Loader(yaml.SafeLoader):
@@ -50,8 +118,9 @@ class _Loader(yaml.SafeLoader):
     YAML 1.2, and so editors that check a file by its schema, read these words as text. PyYAML (1.1) reads booleans.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, max_values: int) -> None:
         super().__init__(text)
+        self.max_values = max_values
         self.value_count = self.depth = 0
         self.value_counts: dict[int, int] = {}
         """Number of values in each complete node, by the node's identity."""
@@ -71,8 +140,9 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem="an alias of a node that contains it", problem_mark=mark)
             self.value_count = count_before + self.value_counts[id(node)]
         self.value_counts[id(node)] = self.value_count - count_before
-        if self.value_count > MAX_VALUES:
-            raise yaml.MarkedYAMLError(problem=f"more than {MAX_VALUES:,} values, aliases included", problem_mark=mark)
+        if self.value_count > self.max_values:
+            problem = f"more than {self.max_values:,} values, aliases included"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:

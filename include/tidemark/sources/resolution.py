@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -28,6 +29,26 @@ from tidemark.spark.engine import get_engine
 from tidemark.spark.expression_sandbox import format_expression_error, parse_user_expression
 from tidemark.spark.lazy_session import resolve_session
 from tidemark.watermarks.query_trace import QueryTrace
+
+
+class InputTable(Protocol):
+    """Name and columns of an input."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """Session that analyses expressions over the columns."""
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+
+    @property
+    def schema(self) -> T.StructType:
+        """Columns that have a type."""
+
+    @property
+    def void_paths(self) -> tuple[str, ...]:
+        """Paths of columns and fields without a type (VOID)."""
 
 
 def open_inputs(
@@ -59,18 +80,28 @@ def open_inputs(
         left = create_commit_time_input(left, pipeline.left.arrival)
     if isinstance(pipeline.right.arrival, CommitArrival):
         right = create_commit_time_input(right, pipeline.right.arrival)
-    keys = pipeline.join.keys
     predicates = find_excluded_predicates(pipeline, lake) if excluded is None else excluded
     with prefix_errors(file):
-        _require_columns(left, pipeline.left)
-        _require_columns(right, pipeline.right)
-        key_types = [_common_key_type(left, pair.left, right, pair.right) for pair in keys]
+        left_side, right_side = create_sides(pipeline, left, right)
         return (
-            StoredInput(_exclude_erased_rows(create_side(pipeline, "left", left.schema, key_types), predicates), left),
-            StoredInput(
-                _exclude_erased_rows(create_side(pipeline, "right", right.schema, key_types), predicates), right
-            ),
+            StoredInput(_exclude_erased_rows(left_side, predicates), left),
+            StoredInput(_exclude_erased_rows(right_side, predicates), right),
         )
+
+
+def create_sides(pipeline: Pipeline, left: InputTable, right: InputTable) -> tuple[Side, Side]:
+    """Create both sides of a pipeline, and check that the columns of its inputs fit its settings.
+
+    Raises:
+        InputError: A column is missing, or a type is unsupported.
+    """
+    _require_columns(left, pipeline.left)
+    _require_columns(right, pipeline.right)
+    key_types = [_common_key_type(left, pair.left, right, pair.right) for pair in pipeline.join.keys]
+    return (
+        create_side(pipeline, "left", left.schema, key_types),
+        create_side(pipeline, "right", right.schema, key_types),
+    )
 
 
 def _exclude_erased_rows(side: Side, excluded: ExcludedPredicates) -> Side:
@@ -105,7 +136,7 @@ def apply_config(inputs: tuple[StoredInput, StoredInput], pipeline: Pipeline) ->
     return left, right
 
 
-def _require_columns(table: DeltaInput, settings: Input) -> None:
+def _require_columns(table: InputTable, settings: Input) -> None:
     columns_by_role = {"event_time": settings.event_time.column, "tiebreak": settings.tiebreak}
     columns_by_role["partition"] = settings.partition
     columns_by_role["recorded_watermark"] = settings.recorded_watermark.column if settings.recorded_watermark else None
@@ -125,7 +156,7 @@ def _require_columns(table: DeltaInput, settings: Input) -> None:
         raise InputError(f"input {table.name}: tiebreak {settings.tiebreak} is {dtype}. Name an integer column.")
 
 
-def _require_not_void(table: DeltaInput, role: str, path: Sequence[str]) -> None:
+def _require_not_void(table: InputTable, role: str, path: Sequence[str]) -> None:
     """Require that a column or field that `DeltaInput.schema` lacks is not one of type VOID.
 
     Raises:
@@ -139,7 +170,7 @@ def _require_not_void(table: DeltaInput, role: str, path: Sequence[str]) -> None
         )
 
 
-def _key_type(table: DeltaInput, name: str) -> T.DataType:
+def _key_type(table: InputTable, name: str) -> T.DataType:
     path = key_path(table.schema, name)
     if (dtype := find_type(table.schema, path)) is not None:
         return dtype
@@ -153,7 +184,7 @@ def _key_type(table: DeltaInput, name: str) -> T.DataType:
     raise InputError(f"input {table.name} has no column {name} (named as key {name}). {hint}")
 
 
-def _expression_type(table: DeltaInput, expression: str) -> T.DataType:
+def _expression_type(table: InputTable, expression: str) -> T.DataType:
     """Let Spark derive the type of a key that is an expression.
 
     Raises:
@@ -173,14 +204,14 @@ def _expression_type(table: DeltaInput, expression: str) -> T.DataType:
     )
 
 
-def _find_char_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: str) -> T.DataType | None:
+def _find_char_type(left: InputTable, left_key: str, right: InputTable, right_key: str) -> T.DataType | None:
     """Return the CHAR type to whose lengths both keys are padded in dialect spark, or None."""
     if left_key not in left.schema.names or right_key not in right.schema.names:
         return None
     return find_common_char_type(left.spark, left.schema[left_key], right.schema[right_key])
 
 
-def _common_key_type(left: DeltaInput, left_key: str, right: DeltaInput, right_key: str) -> T.DataType:
+def _common_key_type(left: InputTable, left_key: str, right: InputTable, right_key: str) -> T.DataType:
     dtypes = _key_type(left, left_key), _key_type(right, right_key)
     for table, column, dtype in zip((left, right), (left_key, right_key), dtypes, strict=True):
         if contains_type(dtype, T.NullType):
