@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from typing_extensions import override
 
 from tidemark import json_logging
-from tidemark.cli import analyse, develop, overview, run, semantics
+from tidemark.cli import analyse, develop, overview, pipeline_tests, run, semantics
 from tidemark.cli.checkpoints import app as checkpoints
 from tidemark.cli.common import GlobalOptions, get_global_options, out, report_error, set_global_options
 from tidemark.cli.compare import app as compare
@@ -75,6 +75,7 @@ _COMMANDS: dict[str, dict[str, typer.Typer | Callable[..., None]]] = {
         "import": import_,
         "init": init,
         "validate": develop.validate,
+        "test": pipeline_tests.test,
         "diff": develop.diff,
         "schema": develop.schema,
     },

@@ -1,0 +1,305 @@
+"""Find and validate the test files of pipelines. Imports no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from pydantic import ValidationError, field_validator, model_validator
+
+from tidemark.config import get_pipelines_folder, list_pipeline_files
+from tidemark.config.base import Settings
+from tidemark.config.loader import explain_validation_error
+from tidemark.config.safe_yaml import YamlDocument, read_long_yaml
+from tidemark.config.sides import SIDES, SideName
+from tidemark.config.types import Instant, parse_instant
+from tidemark.errors import PipelineFileError, suggest_name
+from tidemark.pipeline_tests.row_files import RowFile, read_row_file
+
+FOLDER = "tests"
+"""Folder of test files, in the folder of the pipeline files."""
+SECTIONS = ("emissions", "padded", "late", "carried")
+"""Kinds of expected rows."""
+Section = Literal["emissions", "padded", "late", "carried"]
+Row = dict[str, Any]
+_ROWS = "should be a row such as {k: 1}, a list of rows, or the name of a .csv or .jsonl file"
+
+
+class GivenEntry(Settings):
+    """An entry of `given`: rows of one input, or the start of a slice."""
+
+    left: Any = None
+    """Row, list of rows, or name of a file, of the left input."""
+    right: Any = None
+    """The same for the right input."""
+    slice: Instant | None = None
+    """Start of the slice in which the following rows arrive."""
+
+    @model_validator(mode="after")
+    def _check_single(self) -> Self:
+        if len(self.model_fields_set) != 1:
+            raise ValueError(f"should have one of left, right and slice, not {len(self.model_fields_set)}")
+        for side in self.model_fields_set & set(SIDES):
+            _check_rows(side, getattr(self, side))
+        return self
+
+
+def _check_rows(field: str, value: Any) -> None:
+    rows = value if isinstance(value, list) else [value]
+    if not isinstance(value, str) and not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{field} {_ROWS}")
+
+
+class Expectation(Settings):
+    """Expected output: a list of rows, or a list for each slice. Kinds of rows that are left out are not compared."""
+
+    emissions: Any = None
+    """Emitted rows. With `padded`, the emitted rows that are not padded."""
+    padded: Any = None
+    """Rows emitted without a partner, by outer joins."""
+    late: Any = None
+    """Rows of the table `late`."""
+    carried: Any = None
+    """Rows in the buffers after the last slice, or after the slice of the list."""
+
+    @field_validator(*SECTIONS)
+    @classmethod
+    def _check_section(cls, value: Any) -> Any:
+        lists = list(value.values()) if isinstance(value, dict) else [value]
+        if not all(isinstance(rows, list) and all(isinstance(row, dict) for row in rows) for rows in lists):
+            raise ValueError("should be a list of rows such as [{left_k: 1}], or a map of slices to such lists")
+        for start in value if isinstance(value, dict) else ():
+            parse_instant(start, note_missing_zone=False)
+        return value
+
+
+class CaseSettings(Settings):
+    """A test case as in the file."""
+
+    description: str | None = None
+    """Description for readers."""
+    given: list[GivenEntry]
+    """Rows in the order of their arrival; or a map of left and right to rows, in the order of their times."""
+    drain: bool = False
+    """True if the inputs end after the last row, as with `tidemark run --drain`."""
+    columns: dict[SideName, dict[str, str]] = {}
+    """Types of columns, in addition to those of the file."""
+    expect: Expectation | None = None
+    """Expected output."""
+    error: str | None = None
+    """Instead of `expect`: part of the message with which the case is refused."""
+    is_by_time: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_given(cls, value: Any) -> Any:
+        match value:
+            case {"is_by_time": _}:
+                raise ValueError("is_by_time: unknown field. Remove it.")
+            case {"given": dict(given)}:
+                return {**value, "given": [{side: rows} for side, rows in given.items()], "is_by_time": True}
+        return value
+
+    @model_validator(mode="after")
+    def _check_expected(self) -> Self:
+        if self.expect is not None and self.error is not None:
+            raise ValueError("has both expect and error. Remove one of them.")
+        if self.is_by_time and any(entry.slice for entry in self.given):
+            raise ValueError("given: a slice is an entry of a list. Write given as a list.")
+        return self
+
+
+class FileSettings(Settings):
+    """Content of a test file."""
+
+    columns: dict[SideName, dict[str, str]] = {}
+    """Types of input columns as in Spark SQL, by side and name. Default: by their values."""
+    cases: dict[str, CaseSettings]
+    """Test cases by name."""
+
+
+@dataclass(frozen=True)
+class GivenRow:
+    """A row of an input, or the start of a slice if it has no side."""
+
+    side: SideName | None
+    values: Row
+    place: str
+    """File and line."""
+    column_places: Mapping[str, str]
+    """File and line of each value, where they differ from `place`."""
+    slice_start: datetime | None = None
+
+    def locate(self, column: str) -> str:
+        """Return file and line of a value."""
+        return self.column_places.get(column, self.place)
+
+
+@dataclass(frozen=True)
+class ExpectedRow:
+    """An expected row: the columns that matter, and the slice if it is in the list of one."""
+
+    values: Row
+    place: str
+    column_places: Mapping[str, str]
+    slice_start: datetime | None = None
+
+    def locate(self, column: str) -> str:
+        """Return file and line of a value."""
+        return self.column_places.get(column, self.place)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A test case."""
+
+    name: str
+    place: str
+    """File and line."""
+    settings: CaseSettings
+    given: tuple[GivenRow, ...]
+    """Rows and starts of slices, in the order of the file."""
+    expected: Mapping[Section, tuple[ExpectedRow, ...]]
+    """Expected rows by section, for the sections that the case has."""
+
+    def list_slices(self, section: Section) -> list[datetime] | None:
+        """Return the slices whose rows a section lists; None if it lists the rows of all slices."""
+        value = getattr(self.settings.expect, section, None)
+        return [_parse_slice(start) for start in value] if isinstance(value, dict) else None
+
+
+@dataclass(frozen=True)
+class CaseFile:
+    """The test cases of a pipeline."""
+
+    document: YamlDocument
+    pipeline_file: Path
+    settings: FileSettings
+    cases: tuple[Case, ...]
+
+    @property
+    def path(self) -> Path:
+        """Path of the test file."""
+        return self.document.path
+
+    @property
+    def pipeline(self) -> str:
+        """Name of the pipeline file, without its ending."""
+        return self.pipeline_file.stem
+
+
+def find_case_file(pipeline_file: Path) -> Path:
+    """Return the path that the test file of a pipeline file has."""
+    return pipeline_file.parent / FOLDER / f"{pipeline_file.stem}.yaml"
+
+
+def find_pipeline_of(case_file: Path) -> Path | None:
+    """Return the pipeline file that a test file is for; None if there is none, so that the file is no test file."""
+    folder = case_file.parent
+    if folder.name != FOLDER or case_file.suffix != ".yaml":
+        return None
+    candidates = (folder.parent / f"{case_file.stem}{suffix}" for suffix in (".yaml", ".yml"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def list_tested_pipelines(folder: Path | None = None) -> list[Path]:
+    """Return the pipeline files of a folder that have a test file.
+
+    Args:
+        folder: The folder. Default: the pipelines folder.
+
+    Raises:
+        PipelineFileError: There is a test file for a pipeline that does not exist.
+    """
+    files = list_pipeline_files(folder)
+    names = {path.stem for path in files}
+    for path in sorted(((folder or get_pipelines_folder()) / FOLDER).glob("*.yaml")):
+        if path.stem not in names:
+            raise PipelineFileError(f"{path}: there is no pipeline {path.stem}. {suggest_name(path.stem, names)}")
+    return [path for path in files if find_case_file(path).is_file()]
+
+
+def read_case_file(pipeline_file: Path) -> CaseFile:
+    """Read the test file of a pipeline.
+
+    Raises:
+        PipelineFileError: It does not exist or is invalid. The message has file and line.
+    """
+    path = find_case_file(pipeline_file)
+    document = read_long_yaml(path)
+    if not isinstance(document.content, dict):
+        raise PipelineFileError(f"{path} has no test cases. Write them under cases.")
+    try:
+        settings = FileSettings.model_validate(document.content)
+    except ValidationError as error:
+        text = explain_validation_error(error, FileSettings, lambda location: f"{document.locate(*location)}: ")
+        raise PipelineFileError(text) from None
+    cases = tuple(_create_case(document, name, case) for name, case in settings.cases.items())
+    return CaseFile(document, pipeline_file, settings, cases)
+
+
+def _create_case(document: YamlDocument, name: str, settings: CaseSettings) -> Case:
+    path = ("cases", name)
+    given = tuple(
+        row for number, entry in enumerate(settings.given) for row in _read_given(document, path, number, entry)
+    )
+    sections: tuple[Section, ...] = get_args(Section)
+    expected = {
+        section: tuple(_read_expected(document, (*path, "expect", section), rows))
+        for section in sections
+        if settings.expect and (rows := getattr(settings.expect, section)) is not None
+    }
+    return Case(name, document.locate(*path), settings, given, expected)
+
+
+def _read_given(document: YamlDocument, case: tuple[str, ...], number: int, entry: GivenEntry) -> Iterator[GivenRow]:
+    """Yield the rows of an entry of `given`."""
+    [field] = entry.model_fields_set
+    raw = document.content["cases"][case[1]]["given"]
+    path: tuple[Any, ...] = (*case, "given", field) if isinstance(raw, dict) else (*case, "given", number, field)
+    if entry.slice is not None:
+        yield GivenRow(None, {}, document.locate(*path), {}, entry.slice)
+        return
+    side: SideName = "left" if field == "left" else "right"
+    value = getattr(entry, field)
+    if isinstance(value, str):
+        yield from _read_file(document, path, side, value)
+        return
+    rows: list[tuple[tuple[Any, ...], Row]]
+    rows = [((*path, n), row) for n, row in enumerate(value)] if isinstance(value, list) else [(path, value)]
+    for row_path, row in rows:
+        yield GivenRow(side, row, document.locate(*row_path), _locate_columns(document, row_path, row))
+
+
+def _read_file(document: YamlDocument, path: Sequence[Any], side: SideName, name: str) -> Iterator[GivenRow]:
+    try:
+        file: RowFile = read_row_file(document.path.parent, name)
+    except PipelineFileError as error:
+        raise PipelineFileError(f"{document.locate(*path)}: {side}: {error}") from None
+    for line, row in file.rows:
+        yield GivenRow(side, row, f"{file.path}:{line}", {})
+
+
+def _read_expected(document: YamlDocument, path: tuple[str, ...], section: Any) -> Iterator[ExpectedRow]:
+    """Yield the rows of a section of `expect`."""
+    lists = section.items() if isinstance(section, dict) else [(None, section)]
+    keys = [key for key in document.spans if key[: len(path)] == path and len(key) == len(path) + 1]
+    for index, (start, rows) in enumerate(lists):
+        # A slice is a timestamp in the content, and its text in the path.
+        part = path if start is None else keys[index]
+        for number, row in enumerate(rows):
+            row_path = (*part, str(number))
+            columns = _locate_columns(document, row_path, row)
+            instant = None if start is None else _parse_slice(start)
+            yield ExpectedRow(row, document.locate(*row_path), columns, instant)
+
+
+def _locate_columns(document: YamlDocument, path: Sequence[Any], row: Row) -> dict[str, str]:
+    return {column: document.locate(*path, column) for column in row}
+
+
+def _parse_slice(start: str | date) -> datetime:
+    return parse_instant(start, note_missing_zone=False)

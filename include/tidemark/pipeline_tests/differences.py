@@ -1,0 +1,190 @@
+"""Compare the output of a case with the expected rows, in any order and by the columns that these name."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isclose, isnan
+from typing import Any, Literal
+
+from pyspark.sql import Row as SparkRow
+from pyspark.sql import types as T
+
+from tidemark.config.types import format_instant
+from tidemark.errors import PipelineFileError, suggest_name
+from tidemark.formatting import ToDict
+from tidemark.pipeline_tests.case_file import ExpectedRow
+from tidemark.pipeline_tests.columns import convert_value
+from tidemark.pipeline_tests.outputs import Types, Values
+from tidemark.timegrid.time_columns import to_plain_row
+
+_TOLERANCE = 1e-9
+"""Relative tolerance for floating-point numbers."""
+
+
+@dataclass(frozen=True)
+class RowDifference:
+    """A row that is missing, unexpected or changed."""
+
+    kind: Literal["missing", "unexpected", "changed"]
+    expected: Values | None
+    """Expected values by column; None for an unexpected row."""
+    actual: Values | None
+    """Values of the output by column; None for a missing row."""
+    place: str | None
+    """File and line of the expected row."""
+
+
+@dataclass(frozen=True)
+class SectionDifference(ToDict):
+    """Rows of a section that differ from the expected ones."""
+
+    section: str
+    """Kind of rows, with the slice if the case lists the rows of that slice."""
+    columns: tuple[str, ...]
+    """Columns that the rows are compared by, or that describe an unexpected row."""
+    rows: tuple[RowDifference, ...]
+    note: str | None = None
+    """Cut under which the rows differ from those of the pipeline's own slices."""
+
+
+def parse_expected(rows: Sequence[ExpectedRow], section: str, types: Types) -> list[Values]:
+    """Convert the values of expected rows to plain values, as the output has them.
+
+    Raises:
+        PipelineFileError: There is no such column, or a value does not fit its type. Names file and line.
+    """
+    return [{**_parse_row(row, section, types), **_slice_value(row, section)} for row in rows]
+
+
+def _slice_value(row: ExpectedRow, section: str) -> Values:
+    if row.slice_start is None or section == "carried":
+        return {}
+    return {"_slice": format_instant(row.slice_start)}
+
+
+def _parse_row(row: ExpectedRow, section: str, types: Types) -> Values:
+    plain: Values = {}
+    for name, value in row.values.items():
+        if name not in types:
+            raise PipelineFileError(
+                f"{row.locate(name)}: rows of {section} have no column {name}. {suggest_name(name, types)}"
+            )
+        try:
+            converted = convert_value(value, types[name])
+        except (ValueError, OverflowError) as error:
+            raise PipelineFileError(f"{row.locate(name)}: column {name}: {error}") from None
+        if isinstance(types[name], T.MapType) and converted is not None:
+            converted = dict(converted)
+        schema = T.StructType([T.StructField(name, types[name])])
+        plain |= to_plain_row(SparkRow(**{name: converted}), schema)
+    return plain
+
+
+def compare_rows(
+    section: str, expected: Sequence[Values], actual: Sequence[Values], places: Sequence[str]
+) -> SectionDifference | None:
+    """Match expected rows with rows of the output; None if each has a partner.
+
+    Args:
+        section: Name of the section.
+        expected: Expected rows; a row of the output matches if it has these values.
+        actual: Rows of the output.
+        places: File and line of each expected row.
+    """
+    partners = _match(expected, actual)
+    missing = [number for number in range(len(expected)) if number not in partners.values()]
+    unexpected = [number for number in range(len(actual)) if number not in partners]
+    if not missing and not unexpected:
+        return None
+    names = list(dict.fromkeys(name for row in expected for name in row))
+    differences = []
+    for number in missing:
+        likeness = {other: _count_equal(expected[number], actual[other]) for other in unexpected}
+        closest = max(likeness, key=lambda other: likeness[other], default=None)
+        row, place = expected[number], places[number]
+        if closest is None or not likeness[closest]:
+            differences.append(RowDifference("missing", row, None, place))
+            continue
+        unexpected.remove(closest)
+        differences.append(RowDifference("changed", row, {name: actual[closest].get(name) for name in row}, place))
+    columns = names or _informative_columns([actual[number] for number in unexpected])
+    differences += [
+        RowDifference("unexpected", None, {name: actual[number].get(name) for name in columns}, None)
+        for number in unexpected
+    ]
+    order = ("missing", "unexpected", "changed")
+    rows = tuple(sorted(differences, key=lambda difference: order.index(difference.kind)))
+    return SectionDifference(section, tuple(columns), rows)
+
+
+def compare_cuts(
+    section: str, own: Sequence[Values], cut: Sequence[Values], columns: Sequence[str], name: str
+) -> SectionDifference | None:
+    """Compare the rows of a cut with those of the pipeline's own slices, by all columns but `_slice`.
+
+    Args:
+        section: Name of the section.
+        own: Rows under the pipeline's own slices.
+        cut: Rows under the cut.
+        columns: Columns to show.
+        name: Name of the cut.
+    """
+    counts = [Counter(map(_identify, rows)) for rows in (own, cut)]
+    if counts[0] == counts[1]:
+        return None
+    rows = []
+    kinds: tuple[tuple[Literal["missing", "unexpected"], Counter[str]], ...]
+    kinds = (("missing", counts[0] - counts[1]), ("unexpected", counts[1] - counts[0]))
+    by_identity = {_identify(row): row for row in (*own, *cut)}
+    shown = tuple(columns) or tuple(_informative_columns(list(by_identity.values())))
+    for kind, surplus in kinds:
+        for identity in surplus.elements():
+            values = {column: by_identity[identity].get(column) for column in shown}
+            is_missing = kind == "missing"
+            rows.append(RowDifference(kind, values if is_missing else None, None if is_missing else values, None))
+    return SectionDifference(section, shown, tuple(rows), name)
+
+
+def _identify(row: Values) -> str:
+    return json.dumps({name: value for name, value in row.items() if name != "_slice"}, sort_keys=True)
+
+
+def _informative_columns(rows: Sequence[Values]) -> list[str]:
+    """List the columns that have values, without those of the output's origin unless there are no others."""
+    names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
+    return [name for name in names if not name.startswith("_")] or list(names)
+
+
+def _match(expected: Sequence[Values], actual: Sequence[Values]) -> dict[int, int]:
+    """Match as many rows as possible, by augmenting paths; return the expected row of each matched row."""
+    candidates = [
+        [number for number, row in enumerate(actual) if _count_equal(values, row) == len(values)] for values in expected
+    ]
+    partners: dict[int, int] = {}
+
+    def find_partner(number: int, visited: set[int]) -> bool:
+        for candidate in candidates[number]:
+            if candidate in visited:
+                continue
+            visited.add(candidate)
+            if candidate not in partners or find_partner(partners[candidate], visited):
+                partners[candidate] = number
+                return True
+        return False
+
+    for number in range(len(expected)):
+        find_partner(number, set())
+    return partners
+
+
+def _count_equal(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> int:
+    return sum(_is_equal(value, actual.get(name)) for name, value in expected.items())
+
+
+def _is_equal(expected: Any, actual: Any) -> bool:
+    if isinstance(expected, float) and isinstance(actual, float):
+        return isclose(expected, actual, rel_tol=_TOLERANCE) or (isnan(expected) and isnan(actual))
+    return bool(expected == actual)

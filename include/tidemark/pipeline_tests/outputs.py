@@ -1,0 +1,157 @@
+"""The output rows of test cases, as plain values by column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import Row as SparkRow
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from tidemark.config import Pipeline
+from tidemark.config.sides import SIDES
+from tidemark.config.types import format_instant, from_micros, parse_instant, to_micros
+from tidemark.execution.lane_replay import LANE, add_lane
+from tidemark.execution.replay import ReplayResult
+from tidemark.joins.late_table import LATE_COLUMNS, select_late_table
+from tidemark.joins.output_schema import select_emissions
+from tidemark.timegrid.slices import Grid
+from tidemark.timegrid.time_columns import to_plain_row
+
+Values = dict[str, Any]
+Types = Mapping[str, T.DataType]
+_NOT_TESTED = ("would_match", *SIDES)
+"""Columns of the table `late` that no expected row can have: the first needs the inputs, the others are flattened."""
+LATE_TYPES: Types = {
+    "_slice": T.TimestampType(),
+    "side": T.StringType(),
+    "reason": T.StringType(),
+    "arrived_at": T.TimestampType(),
+    "event_time": T.TimestampType(),
+    "watermark": T.TimestampType(),
+    "lateness_ms": T.LongType(),
+    "limiting_side": T.StringType(),
+    "outcome": T.StringType(),
+}
+CARRIED_TYPES: Types = {"side": T.StringType(), "arrived_at": T.TimestampType(), "event_time": T.TimestampType()}
+
+
+@dataclass(frozen=True)
+class CarriedRow:
+    """A row that outlives its slice."""
+
+    values: Values
+    job: range
+    """Slices of the job that computed the row; a later job has it again."""
+    first: int
+    """First slice at whose end the row is in the buffers."""
+    end: int | None
+    """First slice at whose end it is not any more; None if it stays."""
+
+
+@dataclass
+class LaneOutput:
+    """Output rows of a lane. Slices and times are those of the replay's grid."""
+
+    emissions: list[Values] = field(default_factory=list)
+    late: list[Values] = field(default_factory=list)
+    carried: list[CarriedRow] = field(default_factory=list)
+
+    def list_carried(self, slice_number: int) -> list[Values]:
+        """Return the rows in the buffers at the end of a slice."""
+        return [
+            row.values
+            for row in self.carried
+            if slice_number in row.job and row.first <= slice_number and (row.end is None or row.end > slice_number)
+        ]
+
+
+@dataclass
+class JobOutputs:
+    """Output rows of all lanes of consecutive jobs, and the types of their columns by section."""
+
+    lanes: list[LaneOutput]
+    types: dict[str, Types]
+
+
+def collect_outputs(
+    results: Iterable[tuple[range, ReplayResult]], count: int, pipeline: Pipeline, grid: Grid
+) -> JobOutputs:
+    """Collect the outputs of jobs by lane.
+
+    Args:
+        results: The slices of each job and its result.
+        count: Number of lanes.
+        pipeline: The pipeline.
+        grid: Grid of the replay.
+    """
+    outputs = JobOutputs([LaneOutput() for _ in range(count)], {})
+    for slices, result in results:
+        emitted = select_emissions(add_lane(result.joined), pipeline, grid)
+        for row in emitted.collect():
+            values = to_plain_row(row, emitted.schema)
+            outputs.lanes[values.pop(LANE)].emissions.append(values)
+        fields = {field.name: field.dataType for field in emitted.schema if field.name != LANE}
+        late = select_late_table(result.late.withColumn("would_match", F.lit(None).cast("boolean")), pipeline, grid)
+        if result.may_have_late_rows:
+            for row in late.collect():
+                names = [name for name in LATE_COLUMNS if name not in _NOT_TESTED]
+                lane, values = _flatten(row, late.schema, names)
+                outputs.lanes[lane].late.append(values)
+        for row in result.carried.collect():
+            times = {"arrived_at": row["clock"], "event_time": row["event_time"]}
+            times["event_time"] = None if row["event_time"] is None else row["event_time"] * pipeline.tick_micros
+            lane, sides = _flatten(row, result.carried.schema, ["side"])
+            values = {**sides, **{name: _format_time(time) for name, time in times.items()}}
+            outputs.lanes[lane].carried.append(
+                CarriedRow(values, slices, max(row["carried_from"], slices[0]), row["evicted_in"])
+            )
+        sides_types = _flatten_types(late.schema)
+        window_types = {name: late.schema[name].dataType for name in ("window_start", "window_end")}
+        outputs.types = {
+            "emissions": fields,
+            "padded": fields,
+            "late": {**LATE_TYPES, **window_types, **sides_types},
+            "carried": {**CARRIED_TYPES, **sides_types},
+        }
+    return outputs
+
+
+def _format_time(micros: int | None) -> str | None:
+    return None if micros is None else format_instant(from_micros(micros))
+
+
+def _flatten(row: SparkRow, schema: T.StructType, names: Sequence[str]) -> tuple[int, Values]:
+    """Return the lane of a row with the structs `left` and `right`, and its columns with the structs' fields."""
+    plain = to_plain_row(row, T.StructType([schema[name] for name in (*names, *SIDES)]))
+    values = {name: plain[name] for name in names}
+    lane = None
+    for side in SIDES:
+        dtype = schema[side].dataType
+        assert isinstance(dtype, T.StructType), "an input's row"
+        fields = plain[side]
+        lane = fields[LANE] if fields is not None else lane
+        values |= {f"{side}_{name}": fields and fields[name] for name in dtype.names if name != LANE}
+    assert lane is not None, "a row is of one side"
+    return lane, values
+
+
+def _flatten_types(schema: T.StructType) -> Types:
+    types: dict[str, T.DataType] = {}
+    for side in SIDES:
+        dtype = schema[side].dataType
+        assert isinstance(dtype, T.StructType), "an input's row"
+        types |= {f"{side}_{field.name}": field.dataType for field in dtype if field.name != LANE}
+    return types
+
+
+def to_slice_number(label: str, grid: Grid) -> int:
+    """Return the number of the slice with a start from `to_plain_row`."""
+    return grid.number_at(parse_clock(label))
+
+
+def parse_clock(label: str) -> int:
+    """Return the microseconds of a time from `to_plain_row`."""
+    return to_micros(parse_instant(label))
