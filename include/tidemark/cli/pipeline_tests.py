@@ -5,20 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tidemark.cli.common import print_result
+from tidemark.cli.common import err, print_result
 from tidemark.cli.progress import show_activity
 from tidemark.cli.render_tests import render_results
-from tidemark.config import get_pipelines_folder
+from tidemark.config import get_pipelines_folder, load_pipeline
 from tidemark.config.loader import find_pipeline_file
 from tidemark.errors import UserError, suggest_name
 from tidemark.formatting import format_count
 from tidemark.pipeline_tests.case_file import CaseFile, list_tested_pipelines, read_case_file
-from tidemark.pipeline_tests.runner import run_case_files
+from tidemark.pipeline_tests.junit import write_junit
+from tidemark.pipeline_tests.runner import CaseRun, run_case_files
+from tidemark.pipeline_tests.update import update_case_file
 from tidemark.spark.session import get_spark_session
+from tidemark.timegrid.slices import Grid
 
 
 def test(
@@ -28,6 +32,12 @@ def test(
     ] = None,
     case: Annotated[
         list[str] | None, typer.Option("--case", metavar="NAME", help="Run the case of this name only. Repeatable.")
+    ] = None,
+    update: Annotated[  # noqa: FBT002
+        bool, typer.Option("--update", help="Write the output of failed cases into their files as the expected rows.")
+    ] = False,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write the results to this file as JUnit XML.")
     ] = None,
 ) -> None:
     """Run the test cases of pipelines, in `tests/NAME.yaml` of the folder of NAME.yaml. Needs no lake.
@@ -45,13 +55,28 @@ def test(
     results = [run.result for run in runs]
     seconds = time.monotonic() - started
     failed = sum(result.status != "passed" for result in results)
+    if junit:
+        write_junit(results, junit)
+    updated = _update_files(files, runs) if update else 0
     print_result(
         {"cases": [result.to_dict() for result in results], "passed": count - failed, "failed": failed},
         lambda: render_results(results, seconds),
         soft_wrap=True,
     )
-    if failed:
+    if updated:
+        err.print(f"{format_count(updated, 'case')} updated. Review the changes of the files.", soft_wrap=True)
+    if failed > updated:
         raise typer.Exit(1)
+
+
+def _update_files(files: Sequence[CaseFile], runs: Sequence[CaseRun]) -> int:
+    """Write the output of failed cases into their files, and return the number of updated cases."""
+    updated = 0
+    for file in files:
+        own_runs = [run for run in runs if run.result.pipeline == file.pipeline and run.case in file.cases]
+        grid = Grid.from_config(load_pipeline(file.pipeline_file).slices)
+        updated += update_case_file(file, own_runs, grid)
+    return updated
 
 
 def _read_case_files(names: Sequence[str], cases: Sequence[str]) -> list[CaseFile]:

@@ -24,7 +24,7 @@ _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _BITS = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
 
 
-def create_schemas(spark: SparkSession, pipeline: Pipeline, file: CaseFile, case: Case | None = None) -> Schemas:
+def create_schemas(spark: SparkSession, pipeline: Pipeline, file: CaseFile, case: Case) -> Schemas:
     """Create the schema of both inputs.
 
     A column's type is the declared one, else that of its role in the pipeline, else that of its values in the file.
@@ -33,7 +33,7 @@ def create_schemas(spark: SparkSession, pipeline: Pipeline, file: CaseFile, case
         spark: Session that parses declared types.
         pipeline: The pipeline.
         file: The test file.
-        case: Case with columns of its own.
+        case: A case of the file, which may have columns of its own.
 
     Raises:
         PipelineFileError: A type is invalid, a column has values of different types, or nothing reads a column.
@@ -45,17 +45,26 @@ def create_schemas(spark: SparkSession, pipeline: Pipeline, file: CaseFile, case
         rows = [row for other in file.cases for row in other.given if row.side == side]
         read = _list_read_columns(pipeline, side)
         names = [*types, *read, *_list_expected_columns(file, side, select=pipeline.select, explode=pipeline.explode)]
-        for row in rows:
-            for name in row.values:
-                if name not in names and (case is None or name not in declared):
-                    raise PipelineFileError(
-                        f"{row.locate(name)}: neither the pipeline nor an expected row reads {side} column {name}. "
-                        f"{suggest_name(name, dict.fromkeys(names))}"
-                    )
+        _check_names(case, side, names)
         given = [name for name in dict.fromkeys(names) if name in types or name in read or _has_values(rows, name)]
         fields = [(name, types.get(name) or _infer_type(rows, side, name)) for name in given]
         schemas[side] = T.StructType([T.StructField(name, dtype) for name, dtype in fields])
     return schemas
+
+
+def _check_names(case: Case, side: SideName, names: Sequence[str]) -> None:
+    """Check that the given rows of a case have no column that nothing reads.
+
+    Raises:
+        PipelineFileError: Names file, line and column.
+    """
+    for row in case.given:
+        for name in row.values if row.side == side else ():
+            if name not in names:
+                raise PipelineFileError(
+                    f"{row.locate(name)}: neither the pipeline nor an expected row reads {side} column {name}. "
+                    f"{suggest_name(name, dict.fromkeys(names))}"
+                )
 
 
 def convert_row(row: GivenRow, schema: T.StructType, units: Mapping[str, str | None]) -> dict[str, Any]:
@@ -173,13 +182,12 @@ def _to_decimal(value: str | float, dtype: T.DecimalType) -> Decimal:
     return scaled
 
 
-def _parse_declared(spark: SparkSession, file: CaseFile, case: Case | None, side: SideName) -> dict[str, T.DataType]:
+def _parse_declared(spark: SparkSession, file: CaseFile, case: Case, side: SideName) -> dict[str, T.DataType]:
     """Parse the types under `columns` of the file and of a case."""
     sources: list[tuple[tuple[str, ...], Mapping[str, str]]] = [
         (("columns", side), file.settings.columns.get(side, {}))
     ]
-    if case:
-        sources.append((("cases", case.name, "columns", side), case.settings.columns.get(side, {})))
+    sources.append((("cases", case.name, "columns", side), case.settings.columns.get(side, {})))
     types = {}
     for path, declared in sources:
         for name, text in declared.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,6 +93,8 @@ def collect_outputs(
         emitted = select_emissions(add_lane(result.joined), pipeline, grid)
         for row in emitted.collect():
             values = to_plain_row(row, emitted.schema)
+            if pipeline.join.api == "cogroup":
+                values |= {side: _sort_rows(values[side]) for side in SIDES if isinstance(values.get(side), list)}
             outputs.lanes[values.pop(LANE)].emissions.append(values)
         fields = {field.name: field.dataType for field in emitted.schema if field.name != LANE}
         late = select_late_table(result.late.withColumn("would_match", F.lit(None).cast("boolean")), pipeline, grid)
@@ -117,6 +120,11 @@ def collect_outputs(
             "carried": {**CARRIED_TYPES, **sides_types},
         }
     return outputs
+
+
+def _sort_rows(rows: list[Any]) -> list[Any]:
+    """Sort the rows of a coGroup, which are collected in any order."""
+    return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
 
 
 def _format_time(micros: int | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -47,6 +47,7 @@ from tidemark.spark.error_redaction import format_safe_message
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.buckets import Buckets
+from tidemark.watermarks.lanes import Lane
 from tidemark.watermarks.values import Watermarks
 
 _MAX_LANES = 300
@@ -444,16 +445,18 @@ class _GroupReplay:
         join = create_join(
             self.keyed_pipeline, self.spark, dict(zip(SIDES, map(self.keyed_schemas.__getitem__, SIDES), strict=True))
         )
-        lanes = [
-            create_lane(
-                self.pipeline,
-                Watermarks(),
-                self._last_of_lane(lane) if self.group.cases[lane // len(self.cuts)][0].settings.drain else None,
-            )
-            for lane in range(len(self.lane_cuts))
-        ]
+        lanes = [self._create_lane(lane, jobs) for lane in range(len(self.lane_cuts))]
         buckets = [self._create_buckets(slices, join.buckets_per_slice) for slices in jobs]
         yield from zip(jobs, replay_jobs(rows, lanes, join, buckets), strict=True)
+
+    def _create_lane(self, lane: int, jobs: Sequence[range]) -> Lane:
+        case, last = self.group.cases[lane // len(self.cuts)][0], self._last_of_lane(lane)
+        created = create_lane(self.pipeline, Watermarks(), last if case.settings.drain else None)
+        if not self.is_on_own_clock:
+            return created
+        # The clock of a case stands still after its last slice, while others go on.
+        end = (self.grid.start_of(last + 1) - 1) // 1000
+        return replace(created, end_clocks={number: end for job in jobs for number in job if number > last})
 
     def _create_buckets(self, slices: range, per_slice: int | None) -> Buckets:
         if self.is_on_own_clock:

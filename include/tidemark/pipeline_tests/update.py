@@ -1,0 +1,146 @@
+"""Write the output of test cases into their file as the expected rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tidemark.config.safe_yaml import Span, YamlDocument
+from tidemark.config.types import format_instant, to_micros
+from tidemark.errors import UserError
+from tidemark.pipeline_tests.case_file import Case, CaseFile, Section
+from tidemark.pipeline_tests.outputs import Values
+from tidemark.pipeline_tests.runner import CaseOutput, CaseRun, select_section
+from tidemark.timegrid.slices import Grid
+
+_PLAIN_TEXT = re.compile(r"[A-Za-z_][\w .-]*|\d{4}-\d\d-\d\dT[\d:.]+Z?")
+_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+_DEFAULT_COLUMNS = {"late": ("reason",), "carried": ("side",)}
+
+
+def update_case_file(file: CaseFile, runs: Sequence[CaseRun], grid: Grid) -> int:
+    """Replace the expected rows of failed cases by their output; other lines of the file stay.
+
+    Cases that were refused, or whose rows depend on the cut, are not changed.
+
+    Args:
+        file: The test file.
+        runs: Runs of its cases.
+        grid: Grid of the pipeline.
+
+    Returns:
+        The number of changed cases.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    edits: list[tuple[Span, str]] = []
+    updated = 0
+    for run in runs:
+        if run.output is None or run.result.status == "passed" or any(part.note for part in run.result.differences):
+            continue
+        if case_edits := list(_edit_case(file.document, run.case, run.output, grid)):
+            edits += case_edits
+            updated += 1
+    text = file.document.text
+    for span, replacement in sorted(edits, key=lambda edit: edit[0].start, reverse=True):
+        text = text[: span.start] + replacement + text[span.end :]
+    if edits:
+        _write(file.path, text)
+    return updated
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _edit_case(document: YamlDocument, case: Case, output: CaseOutput, grid: Grid) -> Iterable[tuple[Span, str]]:
+    """Yield the parts of the file with a case's expected rows, and their replacement."""
+    for section in case.expected:
+        span = document.spans["cases", case.name, "expect", section]
+        extent = _with_line_end(document, span)
+        text = _render_section(case, section, output, grid, span.indent)
+        is_after_comment = document.text[extent.start - 1] != ":" and not text.startswith("\n")
+        yield extent, f"\n{' ' * (span.indent + 2)}{text.strip()}" if is_after_comment else text
+
+
+def _with_line_end(document: YamlDocument, span: Span) -> Span:
+    """Return the extent of a section without the blank lines and comments after it, which the parser includes."""
+    content = document.text[span.start : span.end]
+    lines = content.splitlines(keepends=True)
+    while len(lines) > 1 and (not lines[-1].strip() or lines[-1].lstrip().startswith("#")):
+        lines.pop()
+    start = len(document.text[: span.start].rstrip())  # a block begins in the line after its key
+    text = "".join(lines).rstrip()
+    return Span(start, span.start + len(text), span.line, span.indent)
+
+
+def _render_section(case: Case, section: Section, output: CaseOutput, grid: Grid, indent: int) -> str:
+    """Render the rows of a section as the value of its key, which is indented by `indent`."""
+    columns = _choose_columns(case, section, output)
+    slices = case.list_slices(section)
+    if slices is None:
+        return _render_rows(section, select_section(case, output, section), columns, indent)
+    if section == "carried":
+        by_slice = {
+            format_instant(start): output.carried_by_slice(grid.number_at(to_micros(start))) for start in slices
+        }
+    else:
+        by_slice = {format_instant(start): [] for start in slices}
+        for row in select_section(case, output, section):
+            by_slice.setdefault(row["_slice"], []).append(row)
+    indent += 2
+    lines = [
+        f"\n{' ' * indent}{start}:{_render_rows(section, rows, columns, indent)}"
+        for start, rows in sorted(by_slice.items())
+    ]
+    return "".join(lines)
+
+
+def _render_rows(section: Section, rows: Sequence[Values], columns: Sequence[str], indent: int) -> str:
+    if not rows:
+        return " []"
+    has_sides = section in ("late", "carried")  # a row is of one side, and the columns of the other are null
+    lines = (render_row(row, columns, omit_nulls=has_sides) for row in rows)
+    return "".join(f"\n{' ' * (indent + 2)}- {line}" for line in sorted(lines))
+
+
+def _choose_columns(case: Case, section: Section, output: CaseOutput) -> list[str]:
+    """Return the columns that a section's rows name, or else those that the given rows have."""
+    names = dict.fromkeys(name for row in case.expected[section] for name in row.values)
+    if names:
+        return list(names)
+    given = dict.fromkeys(f"{row.side}_{name}" for row in case.given for name in row.values)
+    types = output.types[section]
+    chosen = [name for name in (*_DEFAULT_COLUMNS.get(section, ()), *given) if name in types]
+    return chosen or [name for name in types if not name.startswith("_")]
+
+
+def render_row(row: Values, columns: Iterable[str], *, omit_nulls: bool = False) -> str:
+    """Render a row as a map of YAML in one line.
+
+    >>> render_row({"left_k": "a", "left_v": None, "right_t": "2013-01-01T05:00Z"}, ["left_k", "left_v", "right_t"])
+    '{left_k: a, left_v: null, right_t: 2013-01-01T05:00Z}'
+    """
+    values = {name: row.get(name) for name in columns}
+    if omit_nulls:
+        values = {name: value for name, value in values.items() if value is not None} or values
+    return "{" + ", ".join(f"{name}: {render_value(value)}" for name, value in values.items()) + "}"
+
+
+def render_value(value: Any) -> str:
+    """Render a plain value as YAML in one line; JSON is YAML.
+
+    >>> [render_value(value) for value in ("a b", "no", "1", 1.5, None, [{"k": "a"}])]
+    ['a b', '"no"', '"1"', '1.5', 'null', '[{"k": "a"}]']
+    """
+    is_plain = isinstance(value, str) and _PLAIN_TEXT.fullmatch(value) and value.lower() not in _WORDS
+    if is_plain and value == value.strip():
+        return str(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,128 @@
+"""Test files are read with the line of each value, and refused with file, line and remedy."""
+
+import pytest
+
+from tests.conftest import write_pipeline
+from tidemark.errors import PipelineFileError
+from tidemark.pipeline_tests.case_file import find_pipeline_of, list_tested_pipelines, read_case_file
+
+ROW = "- left: {k: a, happened: 2024-01-01T00:10Z}"
+VALID = f"cases:\n  first:\n    given:\n      {ROW}\n    expect:\n      emissions: []\n"
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Return a function that writes a test file for a pipeline and reads it."""
+    write_pipeline(tmp_path / "orders.yaml")
+    folder = tmp_path / "tests"
+    folder.mkdir()
+
+    def read(text, **files):
+        (folder / "orders.yaml").write_text(text)
+        for name, content in files.items():
+            (folder / name.replace("_", ".")).write_text(content)
+        return read_case_file(tmp_path / "orders.yaml")
+
+    return read
+
+
+def test_read_case_file_rows_have_their_lines(read):
+    [case] = read(VALID).cases
+
+    [row] = case.given
+    assert (row.side, row.values["k"], row.place.rpartition(":")[2]) == ("left", "a", "4")
+    assert case.expected == {"emissions": ()}
+    assert case.place.endswith("orders.yaml:2")
+
+
+def test_read_case_file_rows_by_slice_have_the_slice(read):
+    text = VALID.replace("emissions: []", "emissions:\n        2024-01-01T01:00:00Z:\n          - {left_k: a}")
+
+    [case] = read(text).cases
+
+    [row] = case.expected["emissions"]
+    assert (row.slice_start.hour, row.place.rpartition(":")[2]) == (1, "8")
+    assert [start.hour for start in case.list_slices("emissions")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rows_csv", "k,v,happened\na,1,2024-01-01T00:10:00Z\n,2.5,\n"),
+        (
+            "rows_jsonl",
+            '{"k": "a", "v": 1, "happened": "2024-01-01T00:10:00Z"}\n{"k": null, "v": 2.5, "happened": null}\n',
+        ),
+    ],
+)
+def test_read_case_file_given_file_is_read_with_lines(read, name, content):
+    file = name.replace("_", ".")
+
+    [case] = read(VALID.replace(ROW, f"- left: {file}"), **{name: content}).cases
+
+    assert [(row.values["k"], row.values["v"]) for row in case.given] == [("a", 1), (None, 2.5)]
+    assert case.given[0].place.endswith(f"{file}:{2 if name == 'rows_csv' else 1}")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            VALID.replace("expect:", "expects:"),
+            "orders.yaml:5: cases.first.expects: unknown field. Did you mean expect?",
+        ),
+        (
+            VALID.replace("- left", "- lefft"),
+            "orders.yaml:4: cases.first.given.0.lefft: unknown field. Did you mean left?",
+        ),
+        (
+            VALID.replace("emissions", "emisions"),
+            "orders.yaml:6: cases.first.expect.emisions: unknown field. Did you mean",
+        ),
+        (
+            VALID.replace("emissions: []", "late: {k: 1}"),
+            "orders.yaml:6: cases.first.expect.late: should be a list of rows",
+        ),
+        (
+            VALID.replace(ROW, "- {left: {k: a}, right: {k: a}}"),
+            "orders.yaml:4: cases.first.given.0: should have one of",
+        ),
+        (VALID.replace(ROW, "- left: 5"), "orders.yaml:4: cases.first.given.0: left should be a row such as"),
+        (VALID.replace(ROW, "- left: ../rows.csv"), "orders.yaml:4: left: '../rows.csv' should be the name of a .csv"),
+        (VALID.replace(ROW, "- left: rows.csv"), "orders.yaml:4: left: "),
+        (VALID + "    error: refused\n", "has both expect and error. Remove one of them."),
+        ("cases: [1]\n", "orders.yaml:1: cases: "),
+        ("[]", "has no test cases. Write them under cases."),
+        ("cases:\n  a: {given: []}\n  a: {given: []}\n", "line 3: duplicate key a"),
+    ],
+)
+def test_read_case_file_invalid_content_names_line_and_remedy(read, text, problem):
+    with pytest.raises(PipelineFileError) as refusal:
+        read(text)
+
+    assert problem in str(refusal.value)
+
+
+def test_list_tested_pipelines_file_without_pipeline_is_refused(tmp_path, read):
+    read(VALID)
+    assert [path.name for path in list_tested_pipelines(tmp_path)] == ["orders.yaml"]
+
+    (tmp_path / "tests" / "ordrs.yaml").write_text(VALID)
+
+    with pytest.raises(PipelineFileError, match=r"there is no pipeline ordrs\. Did you mean orders\?"):
+        list_tested_pipelines(tmp_path)
+
+
+def test_find_pipeline_of_other_yaml_files_is_none(tmp_path, read):
+    read(VALID)
+
+    assert find_pipeline_of(tmp_path / "tests" / "orders.yaml") == tmp_path / "orders.yaml"
+    assert find_pipeline_of(tmp_path / "tests" / "other.yaml") is None
+    assert find_pipeline_of(tmp_path / "orders.yaml") is None
+
+
+def test_read_case_file_hundred_cases_are_not_too_long(read):
+    rows = f"      {ROW}\n" * 50
+    cases = "".join(f"  case {n}:\n    given:\n{rows}    expect: {{}}\n" for n in range(100))
+
+    assert len(read(f"cases:\n{cases}").cases) == 100

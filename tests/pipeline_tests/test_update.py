@@ -1,0 +1,116 @@
+"""Output of failed cases replaces their expected rows, and is written as JUnit XML; other lines stay."""
+
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+from pyspark.sql import types as T
+
+from tests.conftest import write_pipeline
+from tidemark.pipeline_tests.case_file import read_case_file
+from tidemark.pipeline_tests.differences import RowDifference, SectionDifference
+from tidemark.pipeline_tests.junit import write_junit
+from tidemark.pipeline_tests.runner import CaseOutput, CaseResult, CaseRun
+from tidemark.pipeline_tests.update import update_case_file
+from tidemark.timegrid.slices import Grid
+
+TEXT = """\
+# Cases of orders.
+cases:
+  first: # the first
+    given:
+      - left: {k: a, v: 1, happened: 2024-01-01T00:10Z}
+    expect:
+%s
+
+  # The second stays.
+  second:
+    given: []
+    expect: {}
+"""
+ROWS = [{"left_k": "a", "left_v": 1, "right_k": None, "_slice": "2024-01-01T01:00Z", "_emission": "padded_left"}]
+TYPES = {"left_k": T.StringType(), "left_v": T.LongType(), "right_k": T.StringType(), "_slice": T.TimestampType()}
+DIFFERENCE = SectionDifference("emissions", ("left_k",), (RowDifference("unexpected", None, {"left_k": "a"}, None),))
+
+
+@pytest.fixture
+def update(tmp_path):
+    """Return a function that updates a file with these expected sections, and returns its text."""
+    pipeline = write_pipeline(tmp_path / "orders.yaml")
+    (tmp_path / "tests").mkdir()
+    path = tmp_path / "tests" / "orders.yaml"
+
+    def update(sections, rows=ROWS, status="failed", note=None):
+        path.write_text(TEXT % sections)
+        file = read_case_file(tmp_path / "orders.yaml")
+        outputs = {"emissions": rows, "late": rows, "carried": rows}
+        output = CaseOutput(outputs, lambda _: rows, dict.fromkeys((*outputs, "padded"), TYPES))
+        difference = SectionDifference("emissions", (), DIFFERENCE.rows, note)
+        result = CaseResult("orders", "first", "f:3", status, 0.1, (difference,))
+        run = CaseRun(file.cases[0], result, output)
+        count = update_case_file(file, [run], Grid.from_config(pipeline.slices))
+        text = path.read_text()
+        read_case_file(tmp_path / "orders.yaml")
+        assert count == (text != TEXT % sections)
+        return text
+
+    return update
+
+
+@pytest.mark.parametrize(
+    ("sections", "rows", "updated"),
+    [
+        ("      emissions: []", ROWS, "      emissions:\n        - {left_k: a, left_v: 1}"),
+        ("      emissions:\n        - {left_k: b}\n", ROWS, "      emissions:\n        - {left_k: a}"),
+        (
+            "      emissions: # all\n        - {left_k: b, right_k: c}",
+            ROWS,
+            "      emissions: # all\n        - {left_k: a, right_k: null}",
+        ),
+        ("      emissions: # all\n        - {left_k: b}", [], "      emissions: # all\n        []"),
+        ("      late: [{left_k: b, right_k: c}]", ROWS, "      late:\n        - {left_k: a}"),
+        (
+            "      emissions:\n        2024-01-01T00:00Z:\n          - {left_k: b}",
+            ROWS,
+            "      emissions:\n        2024-01-01T00:00Z: []\n        2024-01-01T01:00Z:\n          - {left_k: a}",
+        ),
+        (
+            "      padded: []\n      emissions: [{left_k: a}]",
+            ROWS,
+            "      padded:\n        - {left_k: a, left_v: 1}\n      emissions: []",
+        ),
+    ],
+)
+def test_update_case_file_replaces_sections_only(update, sections, rows, updated):
+    text = update(sections, rows)
+
+    assert text.replace("\n\n\n", "\n\n") == TEXT % updated
+    assert yaml.safe_load(text)["cases"]["second"] == {"given": [], "expect": {}}
+
+
+def test_update_case_file_passed_case_or_rows_that_depend_on_the_cut_stay(update):
+    sections = "      emissions: []"
+
+    assert update(sections, status="passed") == TEXT % sections
+    assert update(sections, note="two jobs") == TEXT % sections
+
+
+def test_write_junit_has_a_suite_per_pipeline(tmp_path):
+    results = [
+        CaseResult("orders", "first", "tests/orders.yaml:3", "failed", 0.25, (DIFFERENCE,)),
+        CaseResult("orders", "second", "tests/orders.yaml:9", "passed", 0.25),
+        CaseResult("other", "first", "tests/other.yaml:2", "refused", 0, message="bad \x1b row"),
+    ]
+
+    write_junit(results, tmp_path / "junit.xml")
+
+    suites = ET.parse(tmp_path / "junit.xml").getroot()
+    assert [(suite.get("name"), suite.get("tests"), suite.get("failures")) for suite in suites] == [
+        ("orders", "2", "1"),
+        ("other", "1", "1"),
+    ]
+    failure = suites[0][0].find("failure")
+    assert failure.get("message") == "emissions: 1 unexpected"
+    assert failure.text == "emissions: 1 unexpected\n  unexpected: left_k a"
+    assert suites[0][0].get("line") == "3"
+    assert suites[1][0].find("failure").get("message") == "bad ? row"
