@@ -27,7 +27,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 PIPELINE ?= benchmarks/flights_weather_sql.yaml
 PYTHON ?= $(firstword $(call is_311,python3.11) $(call is_311,python3))
 
-.PHONY: help setup demo test test-unit test-rest test-all test-slow coverage lint types docs docs-site bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-vectors flink-reference airflow cluster connect e2e screens s3 sbom audit fuzz clean machine browser ready
+.PHONY: help setup demo test test-pipelines test-unit test-rest test-all test-slow coverage lint types docs docs-site bench bench-quick conformance properties mutants simulation crashes races faults flink-parity flink-vectors flink-reference airflow cluster connect e2e screens s3 sbom audit fuzz clean machine browser ready
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ test-slow: ready $(WORKER) ## run the rest of the grid: more kills, live queries
 	@TIDEMARK_TEST_LONG=1 TIDEMARK_CRASHES=3 TIDEMARK_DAYS=10 TIDEMARK_HOURS=8 $(VENV)/pytest $(WORKERS) -m "slow or grid"
 
 ready: $(DEV) $(JARS) browser
+
+test-pipelines: $(RUNTIME) $(JARS) ## run the test cases of the demo's pipelines
+	@$(VENV)/tidemark test
 
 lint: $(DEV) ## check style, format, and which layer imports which
 	@$(VENV)/ruff check

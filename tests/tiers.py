@@ -32,6 +32,7 @@ LONGEST_FIRST = (
     "ledger/test_plain_reads.py",
     "comparison/test_agreement.py",
     "cli/test_command.py",
+    "pipeline_tests/test_run.py",
     "comparison/test_minimal_example.py",
     "sources/test_invalid_input.py",
     "ledger/test_export.py",

@@ -68,6 +68,7 @@ PASSING = {
         "a filtered row": {"given": [right("00:00"), left("00:10", v=9)], "expect": {"emissions": [], "late": []}},
         "a null key": {"given": [left("00:10", k=None)], "expect": {"late": [{"reason": "null_key"}]}},
         "all rows drained": {"given": PAIR, "drain": True, "expect": {"carried": []}},
+        "a column that no row expects yet": {"given": [*PAIR[:1], left("00:10", note="new")], "expect": {}},
         "no rows": {"given": [], "expect": {"emissions": [], "late": [], "carried": []}},
         "an error of an expression": {"given": [right("00:00"), left("00:10", v=0)], "error": "DIVIDE_BY_ZERO"},
         "another type of a key": {"given": [], "columns": {"left": {"k": "int"}}, "error": "have different types"},

@@ -14,6 +14,7 @@ TARGETS = {
     "demo",
     "test",
     "test-unit",
+    "test-pipelines",
     "test-all",
     "test-slow",
     "coverage",

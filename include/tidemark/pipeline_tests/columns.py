@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
+from difflib import get_close_matches
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -21,6 +22,8 @@ from tidemark.pipeline_tests.case_file import Case, CaseFile, GivenRow
 Schemas = Mapping[SideName, T.StructType]
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 """Microseconds of each unit that is not finer."""
+_SIMILARITY = 0.75
+"""Similarity from which a column counts as a misspelt one (`difflib.get_close_matches`)."""
 _BITS = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
 
 
@@ -45,11 +48,25 @@ def create_schemas(spark: SparkSession, pipeline: Pipeline, file: CaseFile, case
         rows = [row for other in file.cases for row in other.given if row.side == side]
         read = _list_read_columns(pipeline, side)
         names = [*types, *read, *_list_expected_columns(file, side, select=pipeline.select, explode=pipeline.explode)]
+        names += _list_unjudged_columns(file, side, names)
         _check_names(case, side, names)
         given = [name for name in dict.fromkeys(names) if name in types or name in read or _has_values(rows, name)]
         fields = [(name, types.get(name) or _infer_type(rows, side, name)) for name in given]
         schemas[side] = T.StructType([T.StructField(name, dtype) for name, dtype in fields])
     return schemas
+
+
+def _list_unjudged_columns(file: CaseFile, side: SideName, names: Sequence[str]) -> list[str]:
+    """List further columns of cases whose expected rows name none yet, unless they resemble another column."""
+    return [
+        name
+        for case in file.cases
+        if not any(row.values for rows in case.expected.values() for row in rows)
+        for row in case.given
+        if row.side == side
+        for name in row.values
+        if not get_close_matches(name, names, n=1, cutoff=_SIMILARITY)
+    ]
 
 
 def _check_names(case: Case, side: SideName, names: Sequence[str]) -> None:
