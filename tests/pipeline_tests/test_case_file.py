@@ -103,6 +103,13 @@ def test_read_case_file_invalid_content_names_line_and_remedy(read, text, proble
     assert problem in str(refusal.value)
 
 
+def test_read_case_file_that_does_not_exist_is_refused(tmp_path):
+    write_pipeline(tmp_path / "orders.yaml")
+
+    with pytest.raises(PipelineFileError, match=r"there is no test file .*tests/orders\.yaml\. Write it"):
+        read_case_file(tmp_path / "orders.yaml")
+
+
 def test_list_tested_pipelines_file_without_pipeline_is_refused(tmp_path, read):
     read(VALID)
     assert [path.name for path in list_tested_pipelines(tmp_path)] == ["orders.yaml"]

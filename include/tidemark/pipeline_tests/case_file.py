@@ -229,6 +229,8 @@ def read_case_file(pipeline_file: Path) -> CaseFile:
         PipelineFileError: It does not exist or is invalid. The message has file and line.
     """
     path = find_case_file(pipeline_file)
+    if not path.is_file():
+        raise PipelineFileError(f"there is no test file {path}. Write it, with cases of the pipeline under cases.")
     document = read_long_yaml(path)
     if not isinstance(document.content, dict):
         raise PipelineFileError(f"{path} has no test cases. Write them under cases.")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -57,6 +58,8 @@ _BUCKET_WIDTH = 3
 """Rows of a bucket at most, more than one so that rows are ordered inside buckets too."""
 _PADDED = ("padded_left", "padded_right")
 _CONCURRENT_PIPELINES = 2
+_ANALYSIS = Lock()
+"""Held while conditions are analysed, which changes settings of the session for a moment."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +258,7 @@ class _PipelineTest:
         """Run cases as lanes, and compare their output with the expected rows."""
         started = time.monotonic()
         replay = _GroupReplay(self.spark, self.pipeline, self.grid, group)
-        with prefix_errors(self.pipeline.command_argument):
+        with _ANALYSIS, prefix_errors(self.pipeline.command_argument):
             replay.check_expressions()
         outputs = [replay.find_output(number) for number in range(len(group.cases))]
         seconds = (time.monotonic() - started) / len(group.cases)
