@@ -25,7 +25,7 @@ class CaseFailedError(Exception):
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.File | None:
-    """Collect the file `tests/NAME.yaml` if its folder has a pipeline file of that name."""
+    """Collect a YAML file in a folder `tests` if the folder above has a pipeline file of its name."""
     if file_path.suffix != ".yaml" or file_path.parent.name != "tests":
         return None
     from tidemark.pipeline_tests.case_file import find_pipeline_of  # noqa: PLC0415

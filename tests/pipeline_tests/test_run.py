@@ -139,8 +139,12 @@ FAILING = {
         ["interval.yaml:", "rows of emissions have no column totl. Did you mean total?"],
     ),
     "a column that nothing reads": (
-        {"given": [{"left": {"kk": 1}}], "expect": {}},
-        ["neither the pipeline nor an expected row reads left column kk. Did you mean k?"],
+        {"given": [{"left": {"hapened": 1}}], "expect": {}},
+        ["neither the pipeline nor an expected row reads left column hapened. Did you mean happened?"],
+    ),
+    "a column that no expected row reads": (
+        {"given": [left("00:10", note=1)], "expect": {"carried": [{"left_v": 1}]}},
+        ["neither the pipeline nor an expected row reads left column note. Available: "],
     ),
     "rows not in order": (
         {"given": [left("00:10"), left("00:05", arrived=at("00:05"))], "expect": {}},

@@ -40,7 +40,7 @@ def test(
         Path | None, typer.Option("--junit", metavar="FILE", help="Write the results to this file as JUnit XML.")
     ] = None,
 ) -> None:
-    """Run the test cases of pipelines. The file tests/NAME.yaml has the cases of NAME.yaml. Needs no lake.
+    """Run the test cases of pipelines: files of the same name in the folder `tests` next to them. Needs no lake.
 
     Each case also runs cut into other slices, which must not change a row. The exit code is 1 if a case fails.
 
@@ -88,8 +88,7 @@ def _read_case_files(names: Sequence[str], cases: Sequence[str]) -> list[CaseFil
     paths = [find_pipeline_file(name) for name in dict.fromkeys(names)] or list_tested_pipelines()
     if not paths:
         raise UserError(
-            f"there is no test file in {get_pipelines_folder() / 'tests'}. Write one, such as tests/NAME.yaml for the "
-            "pipeline NAME.yaml."
+            f"there is no test file in {get_pipelines_folder() / 'tests'}. Write one with the name of a pipeline."
         )
     files = [read_case_file(path) for path in paths]
     existing = [case.name for file in files for case in file.cases]

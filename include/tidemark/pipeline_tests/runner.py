@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -44,6 +43,8 @@ from tidemark.pipeline_tests.differences import SectionDifference, compare_cuts,
 from tidemark.pipeline_tests.outputs import JobOutputs, Types, Values, collect_outputs, parse_clock, to_slice_number
 from tidemark.sources.resolution import create_sides
 from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN
+from tidemark.spark.classic_engine import ClassicEngine
+from tidemark.spark.engine import get_engine
 from tidemark.spark.error_redaction import format_safe_message
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.timegrid.slices import Grid
@@ -58,8 +59,6 @@ _BUCKET_WIDTH = 3
 """Rows of a bucket at most, more than one so that rows are ordered inside buckets too."""
 _PADDED = ("padded_left", "padded_right")
 _CONCURRENT_PIPELINES = 2
-_ANALYSIS = Lock()
-"""Held while conditions are analysed, which changes settings of the session for a moment."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +117,14 @@ def run_case_files(
         FaultError: Spark failed.
     """
     pipelines = [load_pipeline(file.pipeline_file) for file in files]
-    with tuned_for_tiny_queries(spark), ThreadPoolExecutor(_CONCURRENT_PIPELINES) as pool:
+    is_classic = isinstance(get_engine(spark), ClassicEngine)
+    with ThreadPoolExecutor(_CONCURRENT_PIPELINES if is_classic else 1) as pool:
 
         def run(pipeline: Pipeline, file: CaseFile) -> list[CaseRun]:
-            runs = _PipelineTest(spark, pipeline, file).run()
+            # The analysis of expressions changes settings for a moment, which other threads must not see.
+            session = spark.newSession() if is_classic else spark
+            with tuned_for_tiny_queries(session):
+                runs = _PipelineTest(session, pipeline, file).run()
             progress(len(runs))
             return runs
 
@@ -258,7 +261,7 @@ class _PipelineTest:
         """Run cases as lanes, and compare their output with the expected rows."""
         started = time.monotonic()
         replay = _GroupReplay(self.spark, self.pipeline, self.grid, group)
-        with _ANALYSIS, prefix_errors(self.pipeline.command_argument):
+        with prefix_errors(self.pipeline.command_argument):
             replay.check_expressions()
         outputs = [replay.find_output(number) for number in range(len(group.cases))]
         seconds = (time.monotonic() - started) / len(group.cases)
