@@ -143,8 +143,8 @@ FAILING = {
         ["neither the pipeline nor an expected row reads left column hapened. Did you mean happened?"],
     ),
     "a column that no expected row reads": (
-        {"given": [left("00:10", note=1)], "expect": {"carried": [{"left_v": 1}]}},
-        ["neither the pipeline nor an expected row reads left column note. Available: "],
+        {"given": [left("00:10", remark="old")], "expect": {"carried": [{"left_v": 1}]}},
+        ["neither the pipeline nor an expected row reads left column remark. Available: "],
     ),
     "rows not in order": (
         {"given": [left("00:10"), left("00:05", arrived=at("00:05"))], "expect": {}},
