@@ -11,12 +11,12 @@ a result depends only on which rows are cached at each arrival:
    watermark that is fixed at its arrival (`cleanup_timers`). Usually this is the watermark at which it expires.
 3. If its cleanup time is later, the row is overdue from its expiry until then. The first lookup in that time still
    matches it, and then removes it (`overdue_rows`).
-4. An extremely late row skips its lookup if the last cleanup of the other side, whatever its key, has already removed
-   all rows that it can match (`last_cleanup`).
+4. An extremely late row skips its lookup if the last cleanup of the other side, of any key, was at a time at which all
+   its possible partners have expired (`last_cleanup`). It then misses overdue rows.
 
 These steps are the closed form: joins and window functions over the rows of a job. A lane has none if it has a cleanup
-interval, times of 0 or below, or restarts, or if the result depends on a lookup of which it is uncertain whether it is
-skipped. Only these lanes are replayed row by row (`operator_simulation`).
+interval, times of 0 or below, or restarts, or if the result depends on whether an uncertain lookup is skipped. Only
+these lanes are replayed row by row (`operator_simulation`).
 
 A small job computes the cleanup times of all rows. A large job computes them only for rows that late rows may match
 after their expiry, or that may outlive their slice (`timer_selection`).
@@ -88,7 +88,7 @@ class _LabelledRows:
 
     all_rows: DataFrame
     tracked: DataFrame
-    """At least the rows with `is_tracked`: late rows and rows that outlive their slice."""
+    """A superset of the rows with `is_tracked`: late rows and rows that outlive their slice."""
     untracked: DataFrame | None
     """Other rows; None if they were only counted."""
     late_pairs: DataFrame
@@ -183,15 +183,16 @@ class SqlIntervalJoin(Join):
     def _label_large_job(self, job_rows: JobRows, exact_rows: ExactRows) -> tuple[_LabelledRows, LastCleanups]:
         """Label the rows of a large job, of which few are late, overdue or outlive their slice.
 
-        The watermark of a row on time is the one before its bucket. Its labels are the same as with the exact one. Only
-        overdue rows have a cleanup time after their expiry. They are searched among the rows for which it matters.
+        The watermark of a row on time is the one before its bucket. Rows whose labels could differ with the exact one
+        are late candidates (`Lane.late_margin`). Only overdue rows have a cleanup time after their expiry. They are
+        searched among the rows for which it matters.
         """
         watermarks, first_slice = job_rows.watermarks, job_rows.watermarks.first_slice
         rows = label_caching(job_rows.select_participating(), self.rules)
         stateful_rows = label_caching(job_rows.select_retention_candidates(), self.rules)
         late_rows = label_caching(job_rows.late_candidates.where(F.col("rejected").isNull()), self.rules)
-        late_rows = with_lookup_number(late_rows.where(is_late_or_uncached(first_slice)))
-        late_rows, count = materialize_and_count(with_match_state(late_rows, self.condition, first_slice))
+        late_rows = with_match_state(late_rows.where(is_late_or_uncached(first_slice)), self.condition, first_slice)
+        late_rows, count = materialize_and_count(with_lookup_number(late_rows))
         late_pairs = pair_late_rows(
             late_rows,
             with_match_state(rows, self.condition, first_slice),
@@ -287,7 +288,7 @@ class SqlIntervalJoin(Join):
         )
 
     def _pair_on_time_rows(self, rows: DataFrame, first_slice: int, *, is_tracked: bool) -> DataFrame:
-        """Return the pairs of cached rows that are not late, which match by their event times alone.
+        """Pair rows that are carried, or cached and on time, by their event times alone.
 
         The later row is not below the watermark, so that the earlier one has not expired.
 

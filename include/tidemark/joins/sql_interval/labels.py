@@ -1,4 +1,4 @@
-"""Label rows with what their event time and the watermark at their arrival imply in Flink SQL's interval join."""
+"""Add labels that follow from a row's event time and the watermark at its arrival in Flink SQL's interval join."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def label_eviction(rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
 
 
 def with_match_state(rows: DataFrame, condition: str | None, first_slice: int) -> DataFrame:
-    """Add `match_hash`, and the slices of the carried state that precede the job."""
+    """Add `match_hash`, and keep the slice numbers of the carried state only if they precede the job."""
     null = F.lit(None).cast("long")
     carried_state = {
         name: F.when(F.col(name) < first_slice, F.col(name)) if name in rows.columns else null for name in SLICE_COLUMNS

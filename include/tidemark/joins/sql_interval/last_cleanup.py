@@ -2,7 +2,7 @@
 
 A cleanup removes expired rows of one side and key: of the other side at a lookup, of its own side when a timer fires.
 The operator has a single field per side for the operator time of the last cleanup, shared by all keys. A row skips its
-lookup if that field shows that all rows it could match have been removed.
+lookup if all its possible partners have expired by that time, even if some of them are still cached.
 
 This is a recurrence over rows of all keys, because a lookup that is skipped is no cleanup. It seldom matters. A row
 that is not that late always looks up, and nearly always such a lookup before an extremely late row proves that it
@@ -35,7 +35,7 @@ from tidemark.watermarks.values import NO_WATERMARK, Watermarks
 _ARRIVAL = ("lane", "slice", "watermark")
 _BUCKET = ("lane", "slice", "bucket_number")
 _MAX_SECONDS = 10_000
-"""Most seconds in a condition of a query."""
+"""Maximum number of seconds in an IN list."""
 _SideOfSlice = tuple[int, str, int]
 """Lane, side and slice."""
 
@@ -412,7 +412,7 @@ def _find_late_timers(
 def _expires_between(limits: pd.DataFrame, watermarks: JobWatermarks) -> Column:
     """Return True for at least the rows that expire after the last lookup of a slice and by its end.
 
-    The periods in between are short, so that a lookup in a set of seconds excludes most rows.
+    The periods in between are short, so that a list of their seconds excludes most rows.
     """
     second = 1000
     periods = [

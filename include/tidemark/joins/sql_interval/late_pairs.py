@@ -36,8 +36,8 @@ _LABELS = (
 
 
 def with_lookup_number(late_rows: DataFrame) -> DataFrame:
-    """Add `lookup_number`, which numbers the rows at one position with one event time from 1."""
-    by_identity = Window.partitionBy(*IDENTITY, *key_columns(late_rows)).orderBy("watermark")
+    """Add `lookup_number`: lookups with equal key, position and event time are numbered from 1."""
+    by_identity = Window.partitionBy(*IDENTITY, *key_columns(late_rows)).orderBy("match_hash")
     return late_rows.withColumn("lookup_number", F.row_number().over(by_identity))
 
 

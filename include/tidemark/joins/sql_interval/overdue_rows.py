@@ -1,4 +1,4 @@
-"""Match rows that have expired, but that Flink SQL's interval join has not removed from its cache.
+"""Find the lookup that removes each row that has expired, but is still in the cache of Flink SQL's interval join.
 
 Such a row is overdue: `expires_at <= operator time < cleanup_time`. The first lookup of the other side with the same
 key in that time matches it if both times are within the interval, and removes it in any case. It is the row's removing
@@ -30,7 +30,7 @@ def select_certain_lookups(rows: DataFrame, first_slice: int) -> DataFrame:
 
 
 def with_removing_lookup(rows: DataFrame, lookups: DataFrame) -> DataFrame:
-    """Select overdue rows, and add `removing_lookup`; null if a timer removes the row first.
+    """Select overdue rows, and add the lookup that removes them; null if a timer removes the row first.
 
     For each side and key, expiries and the other side's lookups are sorted by operator time. The next lookup after a
     row's expiry is the one that removes it, unless its cleanup time is not later.

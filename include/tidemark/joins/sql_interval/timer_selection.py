@@ -6,10 +6,10 @@ matters only in two cases. The row is then a candidate:
 - A late row can match it after it has expired.
 - The later row outlives the slice, so that both may be in the carried state.
 
-To follow the timer of a candidate, only the rows that arrived shortly before it are needed. Two simulations of one
-cache that begin at different times have the same timer from the moment on at which both timers have fired once: each
-timer that fires is set again for the oldest row left. `compute_scan_buckets` derives from the watermarks of buckets how
-far back a simulation must begin.
+To follow the timer of a candidate, only the rows that arrived shortly before it are needed. A timer that fires is set
+again for the oldest row left. So a simulation that begins late has the true timer from the moment on at which all rows
+from before its beginning have expired, and then the timer has fired once. `compute_scan_buckets` derives from the
+watermarks of buckets how far back a simulation must begin.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tidemark.joins.sql_interval.overdue_rows import is_overdue, select_certain_
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize, materialize_and_count
 from tidemark.spark.tables import from_pandas
+from tidemark.timegrid.time_columns import floor_div
 
 _SCAN_SCHEMA = "bucket_number long, side string, first_bucket long, last_lookup_bucket long"
 
@@ -49,8 +50,8 @@ def find_overdue_rows(
 
     Args:
         expired_partners: Rows in range of a late row that have expired at its arrival.
-        stateful_rows: Labelled rows, with all rows of which a row that outlives their slice arrived before.
-        label: Function that labels rows with exact watermarks (`labels.label_caching`).
+        stateful_rows: Labelled rows that may outlive their slice, or that arrived after such a row.
+        label: Function that labels rows (`labels.label_caching`).
         exact_rows: Access to rows with exact watermarks.
         first_slice: First slice of the job.
         expiry_delays: Time from a row's event time to its expiry by side, ms; None if lanes differ.
@@ -63,9 +64,9 @@ def find_overdue_rows(
     candidates = candidates.select(*names).unionByName(expired_partners.where(F.col("cleanup_time").isNull()))
     scan_buckets, last_bucket = _list_scan_buckets(exact_rows, expiry_delays), -1
     if carried_count:
-        [longest] = carried_overdue.agg(F.max("cleanup_time")).first() or [0]
+        [[longest]] = carried_overdue.agg(F.max("cleanup_time")).collect()
         is_before = exact_rows.buckets["combined_before"] < longest
-        last_bucket = int(exact_rows.buckets.loc[is_before, "bucket_number"].max())
+        last_bucket = int(exact_rows.buckets.loc[is_before, "bucket_number"].max()) if is_before.any() else -1
     selection = TimerSelection.create(candidates, scan_buckets, last_bucket)
     if not selection.count:
         return None
@@ -78,7 +79,7 @@ def find_overdue_rows(
 
 
 def find_inversions(rows: DataFrame) -> DataFrame:
-    """Select the new rows of which a later row of their cache arrived before, or at the same position.
+    """Select the new rows that arrived after, or together with, a row of their cache that expires later.
 
     Args:
         rows: Rows with `is_cached`, `expires_at`, `cleanup_time` (null for new rows) and their position and keys.
@@ -155,6 +156,8 @@ class TimerSelection:
     candidates: DataFrame
     """One row per candidate: its identity, keys, `bucket_number`, `first_bucket` and `last_lookup_bucket`."""
     count: int
+    bin_size: int
+    """Number of buckets in a bin of `_list_ranges`."""
 
     @classmethod
     def create(cls, candidates: DataFrame, scan_buckets: pd.DataFrame, last_bucket: int) -> TimerSelection:
@@ -175,29 +178,56 @@ class TimerSelection:
             "bucket_number": F.coalesce("bucket_number", none),
             "last_lookup_bucket": F.coalesce("last_lookup_bucket", F.lit(last_bucket)),
         }
-        return cls(*materialize_and_count(rows.transform(with_columns, columns)))
+        # Most ranges of buckets then reach one or two bins.
+        lengths = scan_buckets["last_lookup_bucket"] - scan_buckets["first_bucket"]
+        bin_size = int(lengths.quantile(0.9)) + 1 if len(lengths) else 1
+        return cls(*materialize_and_count(rows.transform(with_columns, columns)), bin_size)
 
     def select_rows(self, rows: DataFrame) -> DataFrame:
-        """Select the rows that determine when candidates are removed: their caches and the lookups of these."""
-        bucket, first, last = F.col("bucket_number"), F.col("_first_bucket"), F.col("_last_lookup_bucket")
-        is_in_cache = (F.col("side") == F.col("_side")) & bucket.between(first, F.col("_bucket_number"))
-        is_lookup = (F.col("side") != F.col("_side")) & bucket.between(F.col("_bucket_number"), last)
-        return rows.join(self._with_prefix(), self._has_same_key(rows) & (is_in_cache | is_lookup), "left_semi")
+        """Select at least the rows that determine when candidates are removed: their caches and the lookups of these.
+
+        Further rows of the same keys do not change the result.
+        """
+        bucket_bin = floor_div(F.col("bucket_number"), self.bin_size)
+        is_in_range = (F.col("side") == F.col("_side")) & (bucket_bin == F.col("_bin"))
+        is_in_range &= F.col("bucket_number").between(F.col("_first"), F.col("_last"))
+        return rows.join(self._hint(self._list_ranges()), self._has_same_key(rows) & is_in_range, "left_semi")
 
     def select_carried(self, rows: DataFrame) -> DataFrame:
         """Select the carried rows in the caches of candidates."""
         is_in_cache = self._has_same_key(rows) & (F.col("side") == F.col("_side"))
-        return rows.join(self._with_prefix(), is_in_cache, "left_semi")
+        return rows.join(self._hint(_with_prefix(self.candidates)), is_in_cache, "left_semi")
 
     def select_overdue(self, rows: DataFrame) -> DataFrame:
         """Select the overdue rows among the candidates."""
         identity = (F.col(name).eqNullSafe(F.col(f"_{name}")) for name in [*IDENTITY, *key_columns(rows)])
-        return rows.where(is_overdue()).join(self._with_prefix(), reduce(Column.__and__, identity), "left_semi")
+        return rows.where(is_overdue()).join(
+            self._hint(_with_prefix(self.candidates)), reduce(Column.__and__, identity), "left_semi"
+        )
 
-    def _with_prefix(self) -> DataFrame:
-        renamed = self.candidates.select(*(F.col(name).alias(f"_{name}") for name in self.candidates.columns))
-        return F.broadcast(renamed) if self.count <= MAX_BROADCAST_ROWS else renamed
+    def _list_ranges(self) -> DataFrame:
+        """List a range of buckets per key, side and bin, so that a row of a frequent key is compared with one only."""
+        bucket, other_side = F.col("bucket_number"), F.when(F.col("side") == "left", "right").otherwise("left")
+        cache = F.struct("side", F.col("first_bucket").alias("first"), bucket.alias("last"))
+        lookups = F.struct(other_side.alias("side"), bucket.alias("first"), F.col("last_lookup_bucket").alias("last"))
+        keys, size = key_columns(self.candidates), self.bin_size
+        ranges = self.candidates.select("lane", *keys, F.explode(F.array(cache, lookups)).alias("range"))
+        ranges = ranges.select("lane", *keys, "range.*").where(F.col("first") <= F.col("last"))
+        bins = F.sequence(floor_div(F.col("first"), size), floor_div(F.col("last"), size))
+        by_bin = ranges.withColumn("bin", F.explode(bins)).groupBy("lane", *keys, "side", "bin")
+        first_of_bin, last_of_bin = F.col("bin") * size, F.col("bin") * size + (size - 1)
+        merged = by_bin.agg(
+            F.min(F.greatest("first", first_of_bin)).alias("first"), F.max(F.least("last", last_of_bin)).alias("last")
+        )
+        return _with_prefix(merged)
+
+    def _hint(self, rows: DataFrame) -> DataFrame:
+        return F.broadcast(rows) if self.count <= MAX_BROADCAST_ROWS else rows
 
     def _has_same_key(self, rows: DataFrame) -> Column:
         is_same = [F.col(key).eqNullSafe(F.col(f"_{key}")) for key in key_columns(rows)]
         return reduce(Column.__and__, [F.col("lane") == F.col("_lane"), *is_same])
+
+
+def _with_prefix(rows: DataFrame) -> DataFrame:
+    return rows.select(*(F.col(name).alias(f"_{name}") for name in rows.columns))
