@@ -17,7 +17,7 @@ from tidemark.versions import promotion
 def install_candidate(lake: InMemoryLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let promotions copy the files of the candidate in memory."""
     replace_in_package(
-        monkeypatch, promotion._copy_files, lambda _candidate, _live, name, _token: _copy_files(lake, name)
+        monkeypatch, promotion.copy_files, lambda _candidate, _live, name, _token: _copy_files(lake, name)
     )
 
 

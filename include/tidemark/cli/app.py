@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from typing_extensions import override
 
 from tidemark import json_logging
-from tidemark.cli import analyse, develop, overview, pipeline_tests, run, semantics
+from tidemark.cli import adopt, analyse, develop, overview, pipeline_tests, run, semantics
 from tidemark.cli.checkpoints import app as checkpoints
 from tidemark.cli.common import GlobalOptions, get_global_options, out, report_error, set_global_options
 from tidemark.cli.compare import app as compare
@@ -83,6 +83,7 @@ _COMMANDS: dict[str, dict[str, typer.Typer | Callable[..., None]]] = {
         "plan": run.plan,
         "run": run.run,
         "reprocess": run.reprocess,
+        "adopt": adopt.adopt,
         "status": overview.status,
         "list": overview.list_,
     },

@@ -258,6 +258,11 @@ def _describe_oldest_versions(status: Status) -> str:
     return versions or ("all" if status.oldest_versions else "")
 
 
+def _describe_adoption(status: Status) -> str:
+    adopted = status.adopted
+    return f"{adopted['until']}, from {adopted['table']}, version {adopted['version']}" if adopted else ""
+
+
 def _side_value(side: str, value: Callable[[SideStatus], str]) -> Callable[[Status], str]:
     return lambda status: value(getattr(status, side))
 
@@ -266,6 +271,7 @@ _LINES: tuple[_Line, ...] = (
     ("slices", lambda s: f"{s.slices:,} in {format_count(s.jobs, 'Spark job')}"),
     ("from", lambda s: s.first or ""),
     ("to (exclusive)", lambda s: s.end or ""),
+    ("adopted before", _describe_adoption),
     ("[bold]rows emitted[/bold]", lambda s: f"[bold]{s.emissions:,}[/bold]"),
     ("rows before explode", lambda s: "" if s.pairs is None else f"{s.pairs:,}"),
     ("in quarantine", lambda s: f"{s.quarantined:,}" if s.quarantined else ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from math import ceil
 from typing import Any
@@ -22,6 +22,7 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS
 from tidemark.formatting import ToDict
+from tidemark.ledger.adoption import find_adoption
 from tidemark.ledger.erasure_records import list_erasures
 from tidemark.ledger.ledger import Ledger
 from tidemark.quality.pending_rejections import PendingRejection, list_pending_rejections
@@ -93,6 +94,8 @@ class Status(ToDict):
     """Oldest readable version of each table, if requested."""
     erasures: list[dict[str, Any]] = field(default_factory=list)
     """Erasures, oldest first."""
+    adopted: dict[str, Any] | None = None
+    """`table` and `version` with the output of adopted slices, and `until`, the start of the first own slice."""
 
 
 def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
@@ -156,7 +159,13 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
         seconds=float(jobs["job_seconds"].sum()),
         tables=_table_sizes(tables),
         erasures=[erasure.to_dict() for erasure in list_erasures(tables)],
+        adopted=_describe_adoption(ledger),
     )
+
+
+def _describe_adoption(ledger: Ledger) -> dict[str, Any] | None:
+    adoption = find_adoption(ledger.entries)
+    return {**asdict(adoption.source), "until": ledger.grid.label(adoption.end)} if adoption else None
 
 
 def _count_filtered(pipeline: Pipeline, side: SideName, counts: pd.Series[Any]) -> int | None:

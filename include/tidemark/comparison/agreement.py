@@ -82,7 +82,9 @@ def find_due_slices(
     due = (
         number
         for number, entry in ledger.entries.items()
-        if number < end and (number >= start or compared.get(number) != (entry.output_version, 0))
+        if number < end
+        and entry.adopted_from is None
+        and (number >= start or compared.get(number) != (entry.output_version, 0))
     )
     first = min(due, default=None)
     return None if first is None else (grid.datetime_of(first), grid.datetime_of(end))

@@ -17,6 +17,7 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.delta.table_reader import read_newest
 from tidemark.errors import SliceOrderError
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.ledger.adoption import find_adoption
 from tidemark.ledger.checkpoint_files import read_buffered_rows
 from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.entry import Entry
@@ -70,6 +71,12 @@ class CommittedView:
     def end(self) -> int:
         """Number of the slice after the last committed one."""
         return self.last.number + 1
+
+    @property
+    def first_published(self) -> int:
+        """First slice whose output is the pipeline's own: the first one that is committed and not adopted."""
+        adoption = find_adoption(self.ledger.entries)
+        return adoption.end if adoption else next(iter(self.ledger.entries))
 
     @property
     def has_hidden_firings(self) -> bool:

@@ -33,6 +33,7 @@ from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError, UserError, prefix_errors, suggest_name
 from tidemark.formatting import quote_identifier
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.ledger.adoption import find_adoption
 from tidemark.timegrid.time_columns import as_example_json, parse_example_json
 
 NOT_COMPARED = ("_slice", "_pane", "_result_time")
@@ -58,11 +59,13 @@ def compare(
     began = time.monotonic()
     view = CommittedView.read(spark, pipeline, lake)
     reference_view = CommittedView.read(spark, reference, lake) if reference else None
+    request, adoption_notes = _exclude_adopted_slices(view, request)
     slices = _select_range(view, request)
     batch = view.read_emissions()
     with prefix_errors(request.origin):
         stored = DeltaInput.find(spark, lake, request.table).read()
     stream, names, notes = _align_columns(stored, batch, view, request)
+    notes += adoption_notes
     tolerances = {
         name: request.float_tolerance
         for name in names
@@ -111,7 +114,7 @@ def _select_range(view: CommittedView, request: ComparisonRequest) -> range:
     Raises:
         UserError: there is none.
     """
-    grid, first = view.grid, next(iter(view.ledger.entries))
+    grid, first = view.grid, view.first_published
     start = grid.parse_boundary(request.start, "--from") if request.start else first
     end = min(grid.parse_boundary(request.end, "--to"), view.end) if request.end else view.end
     if end <= start:
@@ -120,6 +123,20 @@ def _select_range(view: CommittedView, request: ComparisonRequest) -> range:
             f"Choose a range within {grid.label(first)} to {grid.label(view.end)}."
         )
     return range(start, end)
+
+
+def _exclude_adopted_slices(
+    view: CommittedView, request: ComparisonRequest
+) -> tuple[ComparisonRequest, tuple[str, ...]]:
+    """Begin the requested range after adopted slices, which have no emissions, and return a note."""
+    adoption = find_adoption(view.ledger.entries)
+    if adoption is None:
+        return request, ()
+    end = view.grid.datetime_of(adoption.end)
+    if request.start and request.start >= end:
+        return request, ()
+    note = f"slices before {view.grid.label(adoption.end)} are not compared: they are adopted from"
+    return replace(request, start=end), (f"{note} {adoption.source.table}",)
 
 
 def _is_in_range(request: ComparisonRequest) -> Column:

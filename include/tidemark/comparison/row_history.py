@@ -24,6 +24,7 @@ from tidemark.formatting import ToDict, quote_identifier
 from tidemark.joins.factory import create_join, create_lane
 from tidemark.joins.output_schema import flatten_emissions
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.ledger.adoption import AdoptedTable
 from tidemark.ledger.checkpoint_files import list_available_checkpoints, read_buffered_rows, with_slice_numbers
 from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.entry import Entry
@@ -90,7 +91,12 @@ class _HistoryReader:
 
     def read(self) -> RowHistory:
         """Collect the events of the row."""
-        steps = self._describe_filtered() if self.row["rejected"] == FILTERED else self._describe()
+        if self.row["rejected"] == FILTERED:
+            steps = self._describe_filtered()
+        elif adopted := self._find_adopted_entry():
+            steps = self._describe_adopted(adopted)
+        else:
+            steps = self._describe()
         schema = self.view.inputs[SIDES.index(self.side)].side.schema
         return RowHistory(self.side, to_plain_row(self.row[self.side], schema), tuple(steps))
 
@@ -141,6 +147,23 @@ class _HistoryReader:
             yield from self._describe_evictions()
         yield from (_describe_loss(late) for late in losses)
         if not late_rows or late_rows[0]["reason"] in LATE_BUT_BUFFERED_REASONS:
+            yield self._describe_end(buffered)
+
+    def _find_adopted_entry(self) -> Entry | None:
+        """Return the slice of the row if it is adopted, and the row has a usable clock."""
+        clock = self.row["clock"]
+        entry = None if clock is None else self.view.ledger.entry(self.view.grid.number_at(clock))
+        return entry if entry and entry.adopted_from else None
+
+    def _describe_adopted(self, entry: Entry) -> Iterator[str]:
+        """Yield the events of a row of an adopted slice since the pipeline took over."""
+        label, source = self.view.grid.label, AdoptedTable.from_json(str(entry.adopted_from))
+        yield f"{self._happened}: slice {label(entry.number)}"
+        until = label(self.view.first_published)
+        yield f"that slice is adopted: late rows and emissions before {until} are those of {source.table}"
+        yield from (self._describe_lateness(late) for late in self._read_side_output() if late["watermark"] is not None)
+        yield from self._describe_emitted()
+        if buffered := self._read_buffered():
             yield self._describe_end(buffered)
 
     @property

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.delta.staging import stage_arrow_table
 from tidemark.errors import FaultError
+from tidemark.execution.adopted_slices import withhold_adopted_output
 from tidemark.execution.input_quality_gate import reject_failed_slices, validate_inputs
 from tidemark.execution.job_spec import JobSpec, is_tiny_job
 from tidemark.execution.quality_gate import apply_quality_gate
@@ -115,6 +116,7 @@ def run_job(
         decision = apply_quality_gate(spec, written, accounting, input_result, metric_details)
         validation_result = decision.validation_result
         publishable = quarantine_failing_rows(spec, written, validation_result)
+        publishable = withhold_adopted_output(spec, publishable)
         staged = _stage_measurements(spec, publishable.staged, validation_result)
         changes = _compare_with_previous_attempt(spec, publishable.emissions)
     seconds = time.monotonic() - start_time
@@ -187,7 +189,7 @@ def _create_ledger_row(
         **entry.to_row(spec.plan.grid),
         "pipeline": spec.plan.pipeline.name,
         "committed_at": datetime.now(UTC),
-        "emissions": int(accounting.invariants["emissions"][entry.number]) - quarantined,
+        "emissions": 0 if entry.emissions is None else entry.emissions - quarantined,
         "floored_event_times": accounting.floored_counts[entry.number],
         "left": asdict(left),
         "right": asdict(right),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.joins.factory import create_lane
+from tidemark.ledger.adoption import list_adopted_slices
 from tidemark.ledger.entry import Entry, LateArrivalPolicy
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.plan import Plan
@@ -42,6 +43,8 @@ class JobSpec:
     """Runs of earlier jobs whose files may not be in the tables yet, by name."""
     waivers: Waivers
     """Expectations that do not keep a slice from being published."""
+    adopted_from: Mapping[int, str]
+    """Adopted slices, whose output is not published, with `Entry.adopted_from`."""
 
     @classmethod
     def create(cls, plan: Plan, ledger: Ledger, slices: range, uncommitted_runs: Mapping[str, StagedRun]) -> JobSpec:
@@ -62,6 +65,7 @@ class JobSpec:
             lane=create_lane(plan.pipeline, initial_watermarks, plan.drain_after, plan.trace),
             uncommitted_runs=uncommitted_runs,
             waivers=read_waivers(plan.tables, plan.grid, attempts),
+            adopted_from=list_adopted_slices(ledger.entries, slices),
         )
 
     @property

@@ -154,9 +154,10 @@ def _create_entries(
             counts=counts[number],
             filtered=filtered if has_filter else None,
             rows_ahead=_get_rows_ahead(row_counts, number) if can_be_ahead else None,
-            emissions=int(emission_counts[number]),
-            pairs=None if pair_counts is None else pair_counts.get(number, 0),
+            emissions=None if number in spec.adopted_from else int(emission_counts[number]),
+            pairs=None if pair_counts is None or number in spec.adopted_from else pair_counts.get(number, 0),
             excluded_predicates=plan.excluded_predicates_json,
+            adopted_from=spec.adopted_from.get(number),
         )
         entries.append(entry)
         carried_in_fingerprint = entry.fingerprint

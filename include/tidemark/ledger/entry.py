@@ -74,7 +74,7 @@ class Entry:
     rows_ahead: tuple[int, int] | None = None
     """Number of left and right rows far ahead of their arrival; None if no row of either input can be ahead."""
     emissions: int | None = None
-    """Number of emissions, with quarantined ones."""
+    """Number of emissions, with quarantined ones; None for an adopted slice, which publishes none."""
     pairs: int | None = None
     """Number of rows of the join, padded ones included, from which `explode` made the emissions; None without it."""
     last_change_commit: int | None = None
@@ -85,6 +85,8 @@ class Entry:
     """Predicates of erased rows that the run excluded, as JSON (`erasure_records.predicates_to_json`)."""
     erasures: str | None = None
     """Erasures since the run, as a JSON list of `erasure_records.ErasureRecord`."""
+    adopted_from: str | None = None
+    """Table with the output of an adopted slice, as JSON (`adoption.AdoptedTable`); None for other slices."""
 
     @property
     def output_version(self) -> str:
@@ -140,7 +142,7 @@ def parse_entry(row: Mapping[Hashable, Any]) -> Entry:
 
     watermarks = {name: int_or_none(f"{column}_ms") for name, column in WATERMARK_COLUMNS.items()}
     watermarks_without_null: dict[str, Any] = {name: value for name, value in watermarks.items() if value is not None}
-    original_commit = int_or_none("original_commit")
+    original_commit, adopted_from = int_or_none("original_commit"), str_or_none("adopted_from")
 
     def pair_or_none(name: str) -> tuple[int, int] | None:
         left = int_or_none(f"left_{name}")
@@ -167,12 +169,13 @@ def parse_entry(row: Mapping[Hashable, Any]) -> Entry:
         filtered=pair_or_none("filtered"),
         rows_ahead=pair_or_none("rows_ahead"),
         emissions=None
-        if (published := int_or_none("emissions")) is None
+        if (published := int_or_none("emissions")) is None or adopted_from is not None
         else published + (int_or_none("quarantined") or 0),
         pairs=int_or_none("pairs"),
         last_change_commit=None if original_commit is None else int(row["commit"]),
         excluded_predicates=str_or_none("excluded_predicates"),
         erasures=str_or_none("erasures"),
+        adopted_from=adopted_from,
     )
 
 

@@ -87,6 +87,7 @@ SCHEMA = pa.schema(
         "promotion": _TEXT,
         "excluded_predicates": _TEXT,
         "erasures": _TEXT,
+        "adopted_from": _TEXT,
         "removed_files": pa.list_(pa.struct({"table": _TEXT, "path": _TEXT})),
         "table_versions_before": _struct("emissions late checkpoint"),
         "added_files": pa.list_(pa.struct({**_FILE, "stats": _TEXT})),

@@ -13,6 +13,7 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import prefix_errors
 from tidemark.joins.output_schema import check_expressions, list_emission_columns
 from tidemark.joins.rules.spark import list_unbounded_sides
+from tidemark.ledger.adoption import find_adoption, list_adopted_slices
 from tidemark.ledger.checkpoint_files import list_available_checkpoints
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.column_changes import check_column_changes
@@ -78,6 +79,7 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
             *selection.notes,
             *input_notes,
             *_note_void_columns(context),
+            *_note_adopted_slices(context, slice_ranges),
             *_note_unbounded_state(context, slice_ranges, files),
         ),
         drain_after=last.number if last and last.drained else selection.drain_after,
@@ -130,6 +132,17 @@ def _note_unknown_arrivals(context: PlanningContext, slice_ranges: Sequence[Slic
         if (exact_start := source.changes.find_exact_arrival_start()) is not None:
             since, why = exact_start
             yield f"arrivals of {source.table.name} are known from {format_instant(since)} on: {why}"
+
+
+def _note_adopted_slices(context: PlanningContext, slice_ranges: Sequence[SliceRange]) -> Iterator[str]:
+    """Yield a note if the plan reruns adopted slices."""
+    entries, numbers = context.ledger.entries, (number for part in slice_ranges for number in part.slices)
+    adoption = find_adoption(entries)
+    if adoption and list_adopted_slices(entries, numbers):
+        yield (
+            f"slices before {context.grid.label(adoption.end)} are adopted from {adoption.source.table}: they run for "
+            "their state, and publish no rows"
+        )
 
 
 def _note_void_columns(context: PlanningContext) -> Iterator[str]:

@@ -83,7 +83,7 @@ def promote(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user:
     candidate, live = read_candidate_ledger(pipeline, lake, name), Ledger.from_pipeline(pipeline, lake)
     _require_promotable(pipeline, name, candidate, live)
     token = uuid4().hex[:8]
-    staged = {table: part for table in FOLLOWING if (part := _copy_files(candidate, live, table, token))}
+    staged = {table: part for table in FOLLOWING if (part := copy_files(candidate, live, table, token))}
     # The slices keep the order of their commits; the last of them gets the number of this commit.
     later = live.number + 1 - candidate.number
     original_commits = {number: entry.commit + later for number, entry in candidate.entries.items()}
@@ -175,7 +175,7 @@ def _find_promotion(stored: pd.DataFrame, name: str) -> int | None:
     return standing[-1][1] if standing and standing[-1][0] == name else None
 
 
-def _copy_files(candidate: Ledger, live: Ledger, name: str, token: str) -> StagedFiles | None:
+def copy_files(candidate: Ledger, live: Ledger, name: str, token: str) -> StagedFiles | None:
     """Copy the files of a candidate's table into the live table's folder. The live table's log does not have them."""
     source_table, table = DeltaTableHandle.open(getattr(candidate.tables, name)), getattr(live.tables, name)
     if source_table is None or source_table.files.empty:
