@@ -13,10 +13,14 @@ from pyspark.sql import functions as F
 
 from tests.semantics.flink_datastream_trigger import compute_expected
 from tests.tiers import cases
+from tidemark.adoption.adopt import commit_adoption
+from tidemark.adoption.plan import create_adoption_plan
 from tidemark.config.local_days import get_day_start
 from tidemark.errors import SliceOrderError
 from tidemark.execution.run import execute
+from tidemark.integrity.check import check_integrity
 from tidemark.joins.output_schema import list_emission_columns
+from tidemark.ledger.ledger import Ledger
 from tidemark.planning.planner import create_plan
 from tidemark.planning.replay_strategy import DEFAULT_LIMITS
 from tidemark.planning.request import Request
@@ -276,6 +280,37 @@ def test_join_rows_are_independent_of_slices_per_job(spark, lake, pipeline, inpu
     assert (len(panes) > 1) == any(
         word in name for word in ("lateness", "coGroup", "trigger", "session") if dialect == "flink-datastream"
     )
+
+
+ADOPTING = {"sql interval full", "datastream session, lateness", "spark full, range"}
+"""Joins with state of different kinds: cleanup timers and unmatched rows, open windows, and micro-batches."""
+
+
+@pytest.mark.parametrize("name", cases(JOINS, fast=ADOPTING))
+def test_join_continues_adopted_state_as_in_run_from_start(spark, lake, pipeline, inputs_lake, name):
+    shutil.copytree(inputs_lake, lake)
+    dialect, join = JOINS[name]
+    changes = {"dialect": dialect, "join": join, "left__watermark_delay": "2 minutes", "slices__every": "30 minutes"}
+    changes |= SLICES | get_extra_settings(name)
+    whole, adopting = (pipeline(**changes, output=output) for output in ("whole", "adopting"))
+    list(execute(spark, create_plan(spark, whole, str(lake), Request(drain=True)), lambda *_: None))
+
+    plan = create_adoption_plan(spark, adopting, str(lake), "whole/emissions", START + timedelta(hours=1))
+    list(execute(spark, plan.warm_up, lambda *_: None))
+    commit_adoption(spark, plan)
+    plan.drop_warm_up()
+    assert count_output(spark, lake / "adopting") == (Counter(), Counter())
+    ledgers = [Ledger.from_pipeline(settings, str(lake)) for settings in (whole, adopting)]
+    assert len({ledger.entries[1].fingerprint for ledger in ledgers}) == 1
+
+    list(execute(spark, create_plan(spark, adopting, str(lake), Request(drain=True)), lambda *_: None))
+    expected = [
+        Counter({row: count for row, count in rows.items() if json.loads(row)["_slice"] >= "2024-10-27T00:00"})
+        for rows in count_output(spark, lake / "whole")
+    ]
+    assert all(expected)
+    assert list(count_output(spark, lake / "adopting")) == expected
+    assert not check_integrity(adopting, str(lake)).issues
 
 
 DAYS = datetime(2026, 10, 23, 22, tzinfo=UTC)

@@ -80,7 +80,7 @@ def compare(
         views = ComparedViews(view, reference_view, to_micros(request.until) if request.until else None)
         rows = assign_causes(diff.differing, views, names, _find_key_columns(leading, names, request))
         can_search = reference_view is None and request.try_settings
-        if can_search and not rows.where("_cause = 'unexplained'").isEmpty():
+        if can_search and not rows.where(_is_in_range(request) & (F.col("_cause") == "unexplained")).isEmpty():
             exact = [name for name in names if name not in tolerances]
             rows, trials = attribute_to_settings(rows, views, stream, exact)
             if trials and not trials[0].is_supported:
