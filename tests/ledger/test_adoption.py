@@ -104,8 +104,14 @@ def test_adopted_pipeline_continues_stream_and_publishes_nothing_before(
     comparison = json.loads(output)
     assert (comparison["start"], comparison["differences"]) == (UNTIL, 0)
     assert run_tidemark("checkpoint verify", "--at", UNTIL)[0] == 0
+    assert check_every_version(tables, Grid.from_config(pipeline().slices))
 
-    # A row that arrives in the input for an adopted slice changes the state only, and the own slices after it.
+
+def test_adopted_slices_change_their_state_only(
+    streamed_lake, run_tidemark, pipeline, read_output, read_ledger, append_inputs
+):
+    assert run_tidemark("adopt -- run/emissions", "--until", UNTIL, "--compare", "0")[0] == 0
+    assert run_tidemark("run", "--to", "2024-01-01T05:00Z")[0] == 0
     append_inputs(("a", at(2, 50), at(2, 55), 900), both=False)
     code, output = run_tidemark("reprocess", "--json")
     assert code == 0
@@ -116,10 +122,17 @@ def test_adopted_pipeline_continues_stream_and_publishes_nothing_before(
     assert min(row[0] for rows in read_output() for row in rows) >= at(3).replace(tzinfo=None)
     assert read_ledger(pipeline()).entries[2].adopted_from
     assert run_tidemark("tables verify", "--deep")[0] == 0
-    assert check_every_version(tables, Grid.from_config(pipeline().slices))
+    assert check_every_version(PipelineTables(f"{streamed_lake}/orders"), Grid.from_config(pipeline().slices))
     code, output = run_tidemark("explain", "--left", "v=900")
     assert code == 0
     assert "late rows and emissions before 2024-01-01T03:00Z are those of run/emissions" in output
+
+    for name, *options in (("tables erase", "--left", "v = 900", "--yes"), ("tables vacuum", "--yes")):
+        code, output = run_tidemark(name, *options)
+        assert code == 0, output
+        assert all(read_ledger(pipeline()).entries[number].adopted_from for number in range(3))
+        assert run_tidemark("tables verify", "--deep")[0] == 0
+    assert min(row[0] for rows in read_output() for row in rows) >= at(3).replace(tzinfo=None)
 
 
 def test_difference_stops_adoption_until_it_is_accepted(spark, streamed_lake, run_tidemark, pipeline, read_ledger):
@@ -202,6 +215,22 @@ def test_later_start_is_refused_if_its_second_half_has_another_state(
 def test_adoption_is_refused_off_slice_boundaries(pipeline, lake, options, message):
     with pytest.raises(SliceOrderError, match=message):
         create_adoption_plan(None, pipeline(), str(lake), "stream", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--until", "soon"), "--until: "),
+        (("--until", UNTIL, "--from", "soon"), "--from: "),
+        (("--until", UNTIL, "--compare", "a while"), "--compare: "),
+        (("--until", UNTIL, "--compare", "-1 hour"), "--compare -1 hour: the duration is negative. Pass 0 to skip"),
+        (("--until", UNTIL, "--reference", "nowhere"), "--reference: "),
+    ],
+)
+def test_invalid_option_is_refused(run_tidemark, options, message):
+    code, output = run_tidemark("adopt -- stream", *options)
+    assert code == 2
+    assert message in output
 
 
 def test_slices_before_adopted_ones_count_as_adopted():

@@ -74,7 +74,9 @@ def adopt(
     Example: `tidemark adopt flights_weather streamed/flights --until 2013-01-20T00:00Z`
     """
     loaded, lake = load_pipeline(pipeline), get_lake_root()
-    until_instant, start_instant = parse_instant(until), parse_instant_option("--from", start)
+    with naming_option("--until"):
+        until_instant = parse_instant(until)
+    start_instant = parse_instant_option("--from", start)
     period = _parse_period(compared)
     compared_with = load_reference(pipeline)
     if reference is not None:
