@@ -1,8 +1,12 @@
 """Test files are read with the line of each value, and refused with file, line and remedy."""
 
-import pytest
+import re
+from textwrap import indent
 
-from tests.conftest import write_pipeline
+import pytest
+import yaml
+
+from tests.conftest import PROJECT, write_pipeline
 from tidemark.errors import PipelineFileError
 from tidemark.pipeline_tests.case_file import find_pipeline_of, list_tested_pipelines, read_case_file
 
@@ -24,6 +28,16 @@ def read(tmp_path):
         return read_case_file(tmp_path / "orders.yaml")
 
     return read
+
+
+def test_page_shows_a_case_of_the_demo_and_expected_rows_that_can_be_read(read):
+    page = (PROJECT / "docs" / "test-pipelines.md").read_text()
+    shown, expected = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    demo = yaml.safe_load((PROJECT / "include/pipelines/tests/flights_weather.yaml").read_text())
+    assert yaml.safe_load(shown)["cases"].items() <= demo["cases"].items()
+
+    [case] = read(VALID.partition("    expect:")[0] + indent(expected, "    ")).cases
+    assert [row.values for row in case.expected["emissions"]] == [{"left_carrier": "B6"}]
 
 
 def test_read_case_file_rows_have_their_lines(read):
