@@ -210,8 +210,9 @@ def test_maintenance_run_compacts_files_and_fails_on_damaged_tables(spark, run_d
     assert "missing file" in log
 
 
-def test_run_without_connection_fails_with_error_line(run_dag, environment):
+def test_run_without_connection_fails_with_error_line(run_dag, environment, lake):
     without_connection = {k: v for k, v in environment.items() if k != "AIRFLOW_CONN_SPARK_DEFAULT"}
+    without_connection["TIDEMARK_LAKE"] = str(lake)  # the project's own may have the slices of the demo
 
     run, log = run_dag(without_connection, "flights_weather__range", to="2013-01-02T00:00:00Z")
 
