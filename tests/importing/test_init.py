@@ -467,7 +467,7 @@ def test_arrival_of_a_side_can_be_set(value, column, propose):
 
 def test_terminal_asks_with_figures(usual_tables, lake, tmp_path, monkeypatch, capsys):
     answers = ["", "9", "1", "", "", "", "soon", "0 s", "1 hour", "2", ""]
-    monkeypatch.setattr("tidemark.cli.init.is_terminal", lambda: True)
+    monkeypatch.setattr("tidemark.cli.terminal_decisions.is_terminal", lambda: True)
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(answers) + "\n"))
 
     assert main(["init", "left", "right", "--lake", str(lake), "--output", str(tmp_path / "p.yaml")]) == 0
@@ -483,7 +483,7 @@ def test_terminal_asks_with_figures(usual_tables, lake, tmp_path, monkeypatch, c
 
 
 def test_terminal_offers_windows_for_bounds(usual_tables, lake, tmp_path, monkeypatch):
-    monkeypatch.setattr("tidemark.cli.init.is_terminal", lambda: True)
+    monkeypatch.setattr("tidemark.cli.terminal_decisions.is_terminal", lambda: True)
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*[""] * 5, "window", "1 hour", "", "", ""])))
 
     assert main(["init", "left", "right", "--lake", str(lake), "--output", str(tmp_path / "p.yaml")]) == 0

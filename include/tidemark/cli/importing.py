@@ -8,10 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemark.cli.common import get_lake_root
-from tidemark.cli.draft_output import parse_settings, split_option, write_draft
-from tidemark.importing.draft_completion import ImportOptions, create_draft, get_checkpoint
-from tidemark.importing.sources import import_join
-from tidemark.importing.spark_checkpoint import read_checkpoint_start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,6 +65,12 @@ def import_(
 
     Example: `tidemark import plan.json --left-table orders --right-table shipments --arrival received_at`
     """
+    # Imported only here, so that other commands start sooner.
+    from tidemark.cli.draft_output import parse_settings, split_option, write_draft  # noqa: PLC0415
+    from tidemark.importing.draft_completion import ImportOptions, create_draft, get_checkpoint  # noqa: PLC0415
+    from tidemark.importing.sources import import_join  # noqa: PLC0415
+    from tidemark.importing.spark_checkpoint import read_checkpoint_start  # noqa: PLC0415
+
     checkpoint = get_checkpoint(arrival)
     first_batch = read_checkpoint_start(checkpoint, get_lake_root()) if checkpoint else None
     job_settings = dict(split_option("--conf", text) for text in conf or ())

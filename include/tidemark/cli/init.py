@@ -9,15 +9,10 @@ from typing import Annotated, cast, get_args
 import typer
 
 from tidemark.cli.common import get_global_options, get_lake_root
-from tidemark.cli.draft_output import parse_settings, write_draft
-from tidemark.cli.terminal_decisions import TerminalDecisions, is_terminal
 from tidemark.config.join import JoinTypeName
 from tidemark.config.pipeline import Dialect
 from tidemark.config.sides import SIDES
 from tidemark.errors import UserError
-from tidemark.importing.choice import Defaults
-from tidemark.importing.table_join import TableJoinOptions, propose_draft
-from tidemark.importing.table_sample import SampleLimits, read_sample
 
 _DIALECTS, _TYPES = get_args(Dialect), get_args(JoinTypeName)
 
@@ -69,6 +64,13 @@ def init(
 
     Example: `tidemark init orders shipments --lower '0 s' --upper '4 hours'`
     """
+    # Imported only here, so that other commands start sooner.
+    from tidemark.cli.draft_output import parse_settings, write_draft  # noqa: PLC0415
+    from tidemark.cli.terminal_decisions import TerminalDecisions, is_terminal  # noqa: PLC0415
+    from tidemark.importing.choice import Defaults  # noqa: PLC0415
+    from tidemark.importing.table_join import TableJoinOptions, propose_draft  # noqa: PLC0415
+    from tidemark.importing.table_sample import SampleLimits, read_sample  # noqa: PLC0415
+
     if dialect not in _DIALECTS:
         raise UserError(f"--dialect: {dialect} is no dialect. Use {', '.join(_DIALECTS)}.")
     if join_type not in _TYPES:
