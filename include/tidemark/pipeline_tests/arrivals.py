@@ -28,6 +28,8 @@ class InputRow:
 
     side: SideName
     values: dict[str, Any]
+    clock: int | None
+    """Arrival, or event time without arrivals, in microseconds; None if its value is null."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def assign_arrivals(pipeline: Pipeline, grid: Grid, case: Case, schemas: Schemas
             values[source.arrival_name] = source.to_value(clock, given)
         else:
             clock = _check_order(source, given, values, clock, case, grid)
-        rows.append(InputRow(given.side, values))
+        rows.append(InputRow(given.side, values, source.clock.convert_value(values[source.clock.name])))
     return CaseRows(tuple(rows), slice_start)
 
 

@@ -122,16 +122,16 @@ class FileSettings(Settings):
 
 
 @dataclass(frozen=True)
-class GivenRow:
-    """A row of an input, or the start of a slice if it has no side."""
+class CaseRow:
+    """A row of a test file."""
 
-    side: SideName | None
     values: Row
     place: str
     """File and line."""
     column_places: Mapping[str, str]
     """File and line of each value, where they differ from `place`."""
     slice_start: datetime | None = None
+    """Start of the slice whose list has the row; None for a list of all slices."""
 
     def locate(self, column: str) -> str:
         """Return file and line of a value."""
@@ -139,17 +139,15 @@ class GivenRow:
 
 
 @dataclass(frozen=True)
-class ExpectedRow:
-    """An expected row: the columns that matter, and the slice if it is in the list of one."""
+class GivenRow(CaseRow):
+    """A row of an input, or the start of a slice (`slice_start`) if it has no side."""
 
-    values: Row
-    place: str
-    column_places: Mapping[str, str]
-    slice_start: datetime | None = None
+    side: SideName | None = None
 
-    def locate(self, column: str) -> str:
-        """Return file and line of a value."""
-        return self.column_places.get(column, self.place)
+
+@dataclass(frozen=True)
+class ExpectedRow(CaseRow):
+    """An expected row: the columns that matter."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +261,7 @@ def _read_given(document: YamlDocument, case: tuple[str, ...], number: int, entr
     raw = document.content["cases"][case[1]]["given"]
     path: tuple[Any, ...] = (*case, "given", field) if isinstance(raw, dict) else (*case, "given", number, field)
     if entry.slice is not None:
-        yield GivenRow(None, {}, document.locate(*path), {}, entry.slice)
+        yield GivenRow({}, document.locate(*path), {}, entry.slice)
         return
     side: SideName = "left" if field == "left" else "right"
     value = getattr(entry, field)
@@ -273,7 +271,7 @@ def _read_given(document: YamlDocument, case: tuple[str, ...], number: int, entr
     rows: list[tuple[tuple[Any, ...], Row]]
     rows = [((*path, n), row) for n, row in enumerate(value)] if isinstance(value, list) else [(path, value)]
     for row_path, row in rows:
-        yield GivenRow(side, row, document.locate(*row_path), _locate_columns(document, row_path, row))
+        yield GivenRow(row, document.locate(*row_path), _locate_columns(document, row_path, row), side=side)
 
 
 def _read_file(document: YamlDocument, path: Sequence[Any], side: SideName, name: str) -> Iterator[GivenRow]:
@@ -282,7 +280,7 @@ def _read_file(document: YamlDocument, path: Sequence[Any], side: SideName, name
     except PipelineFileError as error:
         raise PipelineFileError(f"{document.locate(*path)}: {side}: {error}") from None
     for line, row in file.rows:
-        yield GivenRow(side, row, f"{file.path}:{line}", {})
+        yield GivenRow(row, f"{file.path}:{line}", {}, side=side)
 
 
 def _read_expected(document: YamlDocument, path: tuple[str, ...], section: Any) -> Iterator[ExpectedRow]:

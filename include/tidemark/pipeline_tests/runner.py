@@ -194,7 +194,7 @@ class _PipelineTest:
             for start in range(0, len(group.cases), size):
                 yield _Group(group.schemas, group.cases[start : start + size])
             return
-        extents = [(self._find_extent(group.schemas, rows), (case, rows)) for case, rows in group.cases]
+        extents = [(self._find_extent(rows), (case, rows)) for case, rows in group.cases]
         part: list[tuple[Case, CaseRows]] = []
         first = 0
         for (start, end), case in sorted(extents, key=lambda extent: extent[0]):
@@ -206,16 +206,10 @@ class _PipelineTest:
         if part:
             yield _Group(group.schemas, part)
 
-    def _find_extent(self, schemas: Schemas, rows: CaseRows) -> tuple[int, int]:
+    def _find_extent(self, rows: CaseRows) -> tuple[int, int]:
         """Return the first and the last slice of a case by the values of its clock."""
-        del schemas
-        numbers = [] if rows.last_start is None else [self.grid.number_at(rows.last_start)]
-        for row in rows.rows:
-            source = getattr(self.pipeline, row.side)
-            column = source.arrival if isinstance(source.arrival, TimeColumn) else None
-            value = row.values.get(column.column if column else ARRIVAL_COLUMN)
-            if value is not None and (micros := _to_micros(value, column)) is not None:
-                numbers.append(self.grid.number_at(micros))
+        clocks = [rows.last_start, *(row.clock for row in rows.rows)]
+        numbers = [self.grid.number_at(clock) for clock in clocks if clock is not None]
         return (min(numbers), max(numbers)) if numbers else (0, 0)
 
     def _run_alone(self, case: Case, reason: str) -> CaseRun:
@@ -307,13 +301,6 @@ def select_section(case: Case, output: CaseOutput, section: Section) -> list[Val
     if section == "emissions" and "padded" in case.expected:
         return [row for row in output.rows["emissions"] if row["_emission"] not in _PADDED]
     return output.rows[section]
-
-
-def _to_micros(value: Any, column: TimeColumn | None) -> int | None:
-    if column is not None and column.unit:
-        scale = {"s": 10**6, "ms": 10**3, "us": 1}
-        return int(value) // 1000 if column.unit == "ns" else int(value) * scale[column.unit]
-    return None if value is None else to_micros(value if value.tzinfo else value.replace(tzinfo=from_micros(0).tzinfo))
 
 
 @dataclass(frozen=True)
