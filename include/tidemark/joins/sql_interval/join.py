@@ -79,8 +79,6 @@ from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.restarted_lane import epoch_column
 from tidemark.watermarks.row_status import is_filtered
 
-_LABELS = ("slice", "watermark", "clock", "tiebreak", "match_hash")
-
 
 @dataclass(frozen=True)
 class _LabelledRows:
@@ -167,16 +165,13 @@ class SqlIntervalJoin(Join):
         watermarks, first_slice = job_rows.watermarks, job_rows.watermarks.first_slice
         cleanups, overdue_count = LastCleanups.from_rows(timed_rows, watermarks, job_rows.filtered)
         rows = with_match_state(timed_rows.where(cleanups.has_closed_form), self.condition, first_slice)
-        overdue_rows, late_rows = (
-            None,
-            rows.where(is_late_or_uncached(first_slice)).withColumn("lookup_number", F.lit(1)),
-        )
+        overdue_rows = None
+        late_rows = rows.where(is_late_or_uncached(first_slice)).withColumn("lookup_number", F.lit(1))
         if overdue_count:
             overdue_rows = materialize(with_removing_lookup(rows, select_certain_lookups(rows, first_slice)))
             rows = with_eviction_slice(overdue_rows.unionByName(rows.where(~is_overdue()), allowMissingColumns=True))
             late_rows = with_lookup_number(late_rows)
-        late_pairs = pair_late_rows(late_rows, rows, self.rules, first_slice, is_small=False)
-        late_pairs = materialize(late_pairs)
+        late_pairs = materialize(pair_late_rows(late_rows, rows, self.rules, first_slice, is_small=False))
         is_tracked = F.col("is_tracked")
         return _LabelledRows(rows, rows.where(is_tracked), rows.where(~is_tracked), late_pairs, overdue_rows), cleanups
 
@@ -200,7 +195,8 @@ class SqlIntervalJoin(Join):
             first_slice,
             is_small=count <= MAX_BROADCAST_ROWS,
         )
-        late_pairs, label = materialize(late_pairs), partial(label_caching, rules=self.rules)
+        late_pairs = materialize(late_pairs)
+        label = partial(label_caching, rules=self.rules)
         overdue_rows = find_overdue_rows(
             select_expired_partners(late_pairs),
             stateful_rows,
@@ -359,7 +355,9 @@ class SqlIntervalJoin(Join):
         condition_matches = F.lit(None).cast("array<long>")
         if self.condition:
             is_within = rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
-            pairs = join_by_interval(rows, rules.lower, rules.upper, _LABELS, is_within).withColumn("slice", F.lit(0))
+            pairs = join_by_interval(rows, rules.lower, rules.upper, ("match_hash",), is_within).withColumn(
+                "slice", F.lit(0)
+            )
             matches = filter_matches(pairs, self.condition, is_tracked=True).groupBy(
                 *keys, F.col("right_match_hash").alias("match_hash")
             )

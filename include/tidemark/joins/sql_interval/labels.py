@@ -16,6 +16,11 @@ STATE_COLUMNS = ("first_match_slice", "cleanup_time", "timer_slice", "removal_sl
 _NARROW_COLUMNS = ("lane", "side", "slice", "bucket_number", "clock", "tiebreak", "event_time", "watermark")
 
 
+def get_other_side(side: Column) -> Column:
+    """Return the other side of a column of sides."""
+    return F.when(side == "left", "right").otherwise("left")
+
+
 def is_late(first_slice: int) -> Column:
     """Return True if a row arrived in the job, below the watermark."""
     return (F.col("slice") >= first_slice) & (F.col("event_time") < F.col("watermark"))

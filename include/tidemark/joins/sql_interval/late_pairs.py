@@ -15,6 +15,7 @@ from tidemark.config.sides import OTHER, SIDES
 from tidemark.joins.datastream_interval import join_by_interval
 from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
+from tidemark.joins.sql_interval.labels import get_other_side
 from tidemark.joins.sql_interval.late_materialization import IDENTITY, join_annotations, select_annotations
 from tidemark.joins.sql_interval.match_tracking import ARRIVAL_ORDER
 from tidemark.spark.dataframe_utils import with_columns
@@ -88,7 +89,7 @@ def select_expired_partners(late_pairs: DataFrame) -> DataFrame:
     """Select the expired rows of late pairs by their identity, keys, `bucket_number` and `cleanup_time`."""
     names = ("lane", "clock", "tiebreak", "event_time", "bucket_number", "cleanup_time")
     columns = {name: _get_earlier(name) for name in names}
-    columns["side"] = F.when(F.col("late_side") == "left", "right").otherwise("left")
+    columns["side"] = get_other_side(F.col("late_side"))
     return late_pairs.where("is_expired").select(
         *key_columns(late_pairs), *(column.alias(name) for name, column in columns.items())
     )
@@ -110,7 +111,7 @@ def select_overdue_matches(late_pairs: DataFrame, overdue_rows: DataFrame) -> Da
     expired = late_pairs.where("is_expired").transform(
         with_columns,
         {name: _get_earlier(name) for name in ("lane", "clock", "tiebreak", "event_time")}
-        | {"side": F.when(F.col("late_side") == "left", "right").otherwise("left")},
+        | {"side": get_other_side(F.col("late_side"))},
     )
     annotations = select_annotations(overdue_rows.where(F.col("removing_lookup").isNotNull()), ["removing_lookup"])
     annotated = join_annotations(expired, F.broadcast(annotations), ["removing_lookup"])

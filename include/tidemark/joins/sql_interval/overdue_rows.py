@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.joins.keys import key_columns
+from tidemark.joins.sql_interval.labels import get_other_side
 from tidemark.joins.sql_interval.match_tracking import ARRIVAL_ORDER
 
 _LOOKUP = ("slice", "operator_time", *ARRIVAL_ORDER)
@@ -43,7 +44,7 @@ def with_removing_lookup(rows: DataFrame, lookups: DataFrame) -> DataFrame:
         Overdue rows. `removing_lookup` is a struct of `_LOOKUP`.
     """
     keys, lookup = key_columns(rows), F.struct(*_LOOKUP)
-    other_side = F.when(F.col("side") == "left", "right").otherwise("left")
+    other_side = get_other_side(F.col("side"))
     null = F.lit(None).cast(rows.select(lookup.alias("lookup")).schema["lookup"].dataType)
     events = rows.where(is_overdue()).withColumns(
         {"sort_time": F.col("expires_at"), "cached_side": F.col("side"), "removing_lookup": null}

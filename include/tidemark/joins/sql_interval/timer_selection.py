@@ -27,7 +27,7 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.joins.base import ExactRows, RowFilter, select_all
 from tidemark.joins.keys import key_columns
 from tidemark.joins.sql_interval.cleanup_timers import with_cleanup_time
-from tidemark.joins.sql_interval.labels import select_narrow
+from tidemark.joins.sql_interval.labels import get_other_side, select_narrow
 from tidemark.joins.sql_interval.late_materialization import IDENTITY, MAX_BROADCAST_ROWS
 from tidemark.joins.sql_interval.overdue_rows import is_overdue, select_certain_lookups, with_removing_lookup
 from tidemark.spark.dataframe_utils import with_columns
@@ -207,7 +207,7 @@ class TimerSelection:
 
     def _list_ranges(self) -> DataFrame:
         """List a range of buckets per key, side and bin, so that a row of a frequent key is compared with one only."""
-        bucket, other_side = F.col("bucket_number"), F.when(F.col("side") == "left", "right").otherwise("left")
+        bucket, other_side = F.col("bucket_number"), get_other_side(F.col("side"))
         cache = F.struct("side", F.col("first_bucket").alias("first"), bucket.alias("last"))
         lookups = F.struct(other_side.alias("side"), bucket.alias("first"), F.col("last_lookup_bucket").alias("last"))
         keys, size = key_columns(self.candidates), self.bin_size
