@@ -94,7 +94,8 @@ class FlinkAdapter(VectorAdapter):
     def read_steps(self) -> Iterator[list[Row]]:
         for event in self.vector["events"][: self._last + 1]:
             ts = None if event["ts"] == -(2**63) else event["ts"]  # Flink's marker for a row without a timestamp
-            yield [{**event, "side": _SIDES[event["side"]], "ts": ts}]
+            is_read = event["side"] in _SIDES  # a chain has events of other inputs between
+            yield [{**event, "side": _SIDES[event["side"]], "ts": ts}] if is_read else []
 
     @property
     def _recorded_watermark_sides(self) -> tuple[str, ...]:

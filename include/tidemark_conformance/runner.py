@@ -4,41 +4,23 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
-from tidemark.config import Pipeline
-from tidemark.config.sides import SIDES, SideName
+from tidemark.config.sides import SIDES
 from tidemark.errors import UserError
-from tidemark.execution.lane_replay import replay_jobs
 from tidemark.execution.replay import ReplayResult
-from tidemark.joins.keys import key_name
 from tidemark.planning.replay_strategy import DEFAULT_LIMITS, ReplayLimits
-from tidemark.sources.normalization import Side, create_side
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
-from tidemark.timegrid.slices import Grid
-from tidemark.watermarks.buckets import Buckets
 from tidemark_conformance import flink, flink_triggers
 from tidemark_conformance import spark as spark_vectors
-from tidemark_conformance.adapter import KEYS, REFUSED, Row, VectorAdapter
-from tidemark_conformance.vectors import (
-    Case,
-    ConformanceResult,
-    Cut,
-    Vector,
-    count_steps,
-    parse_cuts,
-    read_vectors,
-)
+from tidemark_conformance.adapter import REFUSED, VectorAdapter
+from tidemark_conformance.chain import ChainAdapter, is_chain, replay_chains
+from tidemark_conformance.lanes import create_lanes, create_table, replay_tables, to_arrow
+from tidemark_conformance.vectors import Case, ConformanceResult, Cut, Vector, parse_cuts, read_vectors
 
 _ADAPTERS: dict[str, type[VectorAdapter]] = {**flink.ADAPTERS, **spark_vectors.ADAPTERS}
-_ARROW_TYPES = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
-_GRID = Grid(0, 1 << 20)
-"""Slices of more microseconds than any vector has steps."""
 _MAX_LANES = 400
 
 
@@ -70,12 +52,15 @@ def validate_vector(vector: Vector, path: Path) -> Vector:
         UserError: a field is missing or malformed, or the dialect is unknown.
     """
     try:
+        if is_chain(vector):
+            ChainAdapter(vector).validate()
+            return {**vector, "name": str(vector["name"])}
         adapter = create_adapter(vector)
         if not adapter.is_refused:
             adapter.create_pipeline()
         hash(adapter.job_key)
         columns = [("key", str), ("id", str), ("ts", int), *adapter.columns]
-        _to_arrow([row for step in adapter.read_steps() for row in step], columns)
+        to_arrow([row for step in adapter.read_steps() for row in step], columns)
         Counter(adapter.format_expected(Cut("1", ())))
         return {**vector, "name": str(vector["name"])}
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -88,9 +73,13 @@ def check_cases(
     spark: SparkSession, cases: Sequence[Case], limits: ReplayLimits = DEFAULT_LIMITS
 ) -> list[ConformanceResult]:
     """Replay cases side by side, and compare each with the engine's output."""
-    refused = [case for case in cases if create_adapter(case.vector).is_refused]
-    results = {id(case): _compare(create_adapter(case.vector), case, Counter([REFUSED])) for case in refused}
-    for batch in _batch_cases([case for case in cases if id(case) not in results]):
+    chains = [case for case in cases if is_chain(case.vector)]
+    outputs_of_chains = zip(chains, replay_chains(spark, chains, limits), strict=True)
+    results = {id(case): _compare(ChainAdapter(case.vector), case, output) for case, output in outputs_of_chains}
+    cases_of_joins = [case for case in cases if not is_chain(case.vector)]
+    refused = [case for case in cases_of_joins if create_adapter(case.vector).is_refused]
+    results |= {id(case): _compare(create_adapter(case.vector), case, Counter([REFUSED])) for case in refused}
+    for batch in _batch_cases([case for case in cases_of_joins if id(case) not in results]):
         outputs: list[Counter[str]] = [Counter() for _ in batch]
         adapter = create_adapter(batch[0].vector)
         for answer in replay_cases(spark, batch, limits):
@@ -107,25 +96,9 @@ def replay_cases(
     """Replay cases that can share a job, as lanes: slice by slice, or all slices in one job."""
     adapters = [create_adapter(case.vector) for case in cases]
     pipelines = [adapter.create_pipeline() for adapter in adapters]
-    single_job = cases[0].cut.single_job
-    slices = range(max(len(case.cut.starts) for case in cases) + 1)
-    tables = [_create_table(spark, cases, adapters, side) for side in SIDES]
-    sides = [_create_side(pipelines[0], name, table) for name, table in zip(SIDES, tables, strict=True)]
-    join = adapters[0].create_join(spark, adapters)
-    lanes = [
-        replace(
-            adapter.create_lane(pipeline, [_clock(case.cut, step) for step in range(count_steps(case.vector))]),
-            drain=case.drain,
-            end_clocks=adapter.processing_times(case.cut, slices),
-        )
-        for case, adapter, pipeline in zip(cases, adapters, pipelines, strict=True)
-    ]
-    left, right = (side.normalize(table, _GRID, 0) for side, table in zip(sides, tables, strict=True))
-    rows = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.col(key_name(KEYS.index("lane"))))
-    jobs = [slices] if single_job else [range(n, n + 1) for n in slices]
-    yield from replay_jobs(
-        rows, lanes, join, [Buckets(_GRID, job, adapters[0].steps_per_bucket) for job in jobs], limits
-    )
+    tables = [create_table(spark, cases, adapters, side) for side in SIDES]
+    join, lanes = adapters[0].create_join(spark, adapters), create_lanes(cases, adapters, pipelines)
+    yield from replay_tables(cases, tables, pipelines[0], lanes, join, adapters[0].steps_per_bucket, limits)
 
 
 def create_adapter(vector: Vector) -> VectorAdapter:
@@ -146,13 +119,13 @@ def _batch_cases(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
     """Group cases that can share a job."""
     groups: dict[object, list[Case]] = defaultdict(list)
     for case in cases:
-        adapter = create_adapter(case.vector)
+        adapter = ChainAdapter(case.vector) if is_chain(case.vector) else create_adapter(case.vector)
         groups[type(adapter), adapter.job_key, case.cut.single_job].append(case)
     for group in groups.values():
         yield from (group[start : start + _MAX_LANES] for start in range(0, len(group), _MAX_LANES))
 
 
-def _compare(adapter: VectorAdapter, case: Case, output: Counter[str]) -> ConformanceResult:
+def _compare(adapter: VectorAdapter | ChainAdapter, case: Case, output: Counter[str]) -> ConformanceResult:
     expected = Counter(adapter.format_expected(case.cut))
     surplus = sorted((output - expected).items())
     return ConformanceResult(
@@ -161,31 +134,3 @@ def _compare(adapter: VectorAdapter, case: Case, output: Counter[str]) -> Confor
         tuple(f"{count} x {row}" for row, count in sorted((expected - output).items())),
         tuple(f"{count} x {row}" for row, count in surplus if not adapter.is_undecidable(case.cut, row)),
     )
-
-
-def _create_table(
-    spark: SparkSession, cases: Sequence[Case], adapters: Sequence[VectorAdapter], side: str
-) -> DataFrame:
-    """Create one side's input table, with the rows of all lanes."""
-    rows = []
-    for lane, (case, adapter) in enumerate(zip(cases, adapters, strict=True)):
-        for number, step in enumerate(adapter.read_steps()):
-            constants = {**adapter.params, "lane": lane, "arrival": _clock(case.cut, number)}
-            rows += [{**row, **constants} for row in step if row["side"] == side]
-    params = [(name, type(value)) for name, value in adapters[0].params.items()]
-    columns = [("key", str), ("lane", int), *params, ("id", str), ("arrival", int), ("ts", int), *adapters[0].columns]
-    return spark.createDataFrame(_to_arrow(rows, columns))
-
-
-def _to_arrow(rows: list[Row], columns: Iterable[tuple[str, type]]) -> pa.Table:
-    return pa.Table.from_pylist(rows, pa.schema([(name, _ARROW_TYPES[dtype]) for name, dtype in columns]))
-
-
-def _clock(cut: Cut, step: int) -> int:
-    """Return the arrival of a step, in microseconds."""
-    return cut.slice_of(step) * _GRID.every + step
-
-
-def _create_side(pipeline: Pipeline, name: SideName, table: DataFrame) -> Side:
-    key_types = [table.schema[pair.left].dataType for pair in pipeline.join.keys]
-    return create_side(pipeline, name, table.schema, key_types)

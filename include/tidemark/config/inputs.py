@@ -11,6 +11,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from tidemark.config.allowed_functions import InputColumns
 from tidemark.config.base import Settings
 from tidemark.config.expressions import check_expression
+from tidemark.config.sides import SideName
 from tidemark.config.types import Duration, PositiveDuration
 
 EpochUnit = Literal["s", "ms", "us", "ns"]
@@ -149,6 +150,33 @@ def expand_kafka_arrival(source: Any, *, has_partitions: bool) -> Any:
     return source
 
 
+class Upstream(Settings):
+    """Pipeline whose output stream an input is. The loader fills it in for an input that names a pipeline."""
+
+    pipeline: str
+    """Name of the pipeline."""
+    dialect: str
+    """Its dialect."""
+    window: dict[str, Any] | None = None
+    """Its windows; none for an interval join."""
+    slices: dict[str, Any] = {}
+    """Its slices."""
+    depth: int = 1
+    """Number of joins between the first inputs and this input, in the longest chain."""
+
+
+class PipelineInput(Settings):
+    """An input that is the output of another pipeline, as a pipeline file has it."""
+
+    pipeline: str
+    """Name of the pipeline. Watermarks and order are those of its operator."""
+    event_time: SideName | None = None
+    """flink-sql: side whose event time, or window, the rows keep: left or right. flink-datastream has one event time
+    per row."""
+    where: str | None = None
+    """SQL condition over the output columns that selects the rows that take part."""
+
+
 class Input(Settings):
     """One of the two joined streams, stored as a Delta table."""
 
@@ -189,6 +217,8 @@ class Input(Settings):
     complete: Completeness | None = None
     """Rule for when a slice may run: `row`, `commit`, or {by: row, grace_period: 10 minutes}. Default: slices do not
     wait for the input."""
+    upstream: Upstream | None = None
+    """Pipeline whose output this input is. Write {pipeline: NAME, event_time: left} for the input instead."""
 
     @field_validator("watermark_delay")
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,12 +13,17 @@ from pydantic import BaseModel, ValidationError
 
 from tidemark.config.gx_suites import read_suite
 from tidemark.config.inputs import ARRIVAL_TAGS
+from tidemark.config.output_stream import parse_input, to_input
 from tidemark.config.pipeline import Pipeline
 from tidemark.config.safe_yaml import read_yaml
 from tidemark.config.sides import SIDES
 from tidemark.errors import PipelineFileError, suggest_name
 from tidemark.formatting import to_single_line
 
+PIPELINE = "pipeline"
+"""Field of an input that names the pipeline whose output it is."""
+_loading: ContextVar[tuple[Path, ...]] = ContextVar("_loading", default=())
+"""Files whose inputs are being loaded, to detect a chain that reads itself."""
 USE = "use"
 """Field of an input that names a shared input."""
 PLACEHOLDER = "TODO"
@@ -55,6 +61,7 @@ def load_pipeline(name_or_path: str | Path, relative_to: Path | None = None) -> 
     if not isinstance(content, dict):
         raise PipelineFileError(f"{path} is not a pipeline. Write fields such as name, dialect, left and right.")
     resolved, location = _resolve_shared_inputs(_with_suite(content, path), path)
+    resolved = _resolve_pipeline_inputs(resolved, path)
     _check_placeholders(resolved, location)
     pipeline = _validate(resolved, location)
     return pipeline.with_command_argument(_shorten_path(path))
@@ -182,6 +189,39 @@ def _resolve_shared_inputs(content: dict[str, Any], path: Path) -> tuple[dict[st
             raise PipelineFileError(f"{path}: {side}: {error}") from None
         files.append(f"{_INPUTS_FOLDER}/{name}.yaml")
     return {**content, **inputs}, " with ".join(dict.fromkeys(files))
+
+
+def _resolve_pipeline_inputs(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Replace inputs that name a pipeline by inputs that read its output stream.
+
+    Raises:
+        PipelineFileError: The pipeline does not exist, reads this one, or cannot be an input.
+    """
+    inputs: dict[str, Any] = {}
+    for side in SIDES:
+        fields = content.get(side)
+        if not isinstance(fields, dict) or PIPELINE not in fields:
+            continue
+        try:
+            reference = parse_input(fields)
+            upstream = _load_upstream(reference.pipeline, path)
+            inputs[side] = to_input(reference, upstream)
+        except (PipelineFileError, ValueError) as error:
+            raise PipelineFileError(to_single_line(f"{path}: {side}: {error}")) from None
+    return {**content, **inputs}
+
+
+def _load_upstream(name: str, path: Path) -> Pipeline:
+    """Load a pipeline that another one reads."""
+    file = _find_reference_file(name, path.parent)
+    if file in (chain := (*_loading.get(), path.resolve())):
+        names = " reads ".join(each.stem for each in (*chain, file))
+        raise PipelineFileError(f"{names}. A chain must not read its own output.")
+    token = _loading.set(chain)
+    try:
+        return load_pipeline(file)
+    finally:
+        _loading.reset(token)
 
 
 def _read_shared_input(name: Any, folder: Path) -> dict[str, Any]:

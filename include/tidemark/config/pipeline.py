@@ -27,6 +27,7 @@ from tidemark.config.inputs import COMMIT, CheckpointArrival, CommitArrival, Inp
 from tidemark.config.join import Join
 from tidemark.config.maintenance import CompactionSettings, Retention
 from tidemark.config.notify import Receiver
+from tidemark.config.output_stream import check_chain
 from tidemark.config.quality import Expectation, create_default_expectations
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.slices import DAY, Slices
@@ -53,6 +54,13 @@ _NOT_OUTPUT_AFFECTING: dict[str, Any] = {
     **{side: {"complete", "allowed_clock_skew"} for side in SIDES},
     "slices": {"end"},
 }
+
+
+def _find_default_policies(content: dict[str, Any]) -> dict[str, str]:
+    """Return the defaults of a pipeline file whose input is the output of another pipeline: that is reprocessed too."""
+    inputs = (content.get(side) for side in SIDES)
+    is_chained = any(isinstance(source, dict) and source.get("upstream") for source in inputs)
+    return {"on_late_arriving_rows": "reprocess", "on_input_delete": "reprocess"} if is_chained else {}
 
 
 class SparkSettings(Settings):
@@ -115,6 +123,9 @@ class Pipeline(Settings):
     select: list[str] | dict[str, str] | None = None
     """Output columns: names such as left_carrier, or {name: SQL expression over left_* and right_* columns}. Default:
     all columns."""
+    output_stream: bool = False
+    """Write the table `output_stream`: emissions and watermarks in the order in which the streaming join emits them. It
+    is the input of other pipelines (`left: {pipeline: NAME}`)."""
     explode: str | None = None
     """Output rows instead of one row per pair: SQL over left_* and right_* columns, or over a coGroup's arrays left and
     right, that returns an array of structs. Each struct becomes a row with its fields as columns. Null and empty
@@ -167,7 +178,7 @@ class Pipeline(Settings):
         inputs = {
             side: expand_kafka_arrival(value[side], has_partitions=has_partitions) for side in SIDES if side in value
         }
-        value = {"output": value.get("name"), **value, **inputs}
+        value = {"output": value.get("name"), **_find_default_policies(value), **value, **inputs}
         if value.get("time_bounds") in (False, "off"):
             value["time_bounds"] = None
         elif value.get("time_bounds") in (True, "on"):
@@ -271,6 +282,7 @@ class Pipeline(Settings):
         check_watermarks(self)
         check_time_zone(self)
         check_restarts(self)
+        check_chain(self)
         return self
 
     def with_command_argument(self, argument: str) -> Self:

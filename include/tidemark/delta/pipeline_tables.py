@@ -14,6 +14,7 @@ from tidemark.config.candidate_version import (
     get_candidate_name,
     to_live,
 )
+from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.delta.filesystem import has_file
 from tidemark.delta.paths import is_within, resolve_path
 from tidemark.delta.store_capabilities import check_store
@@ -72,6 +73,11 @@ class PipelineTables:
     def emissions(self) -> str:
         """Path of the table of output rows."""
         return f"{self.root}/emissions"
+
+    @property
+    def output_stream(self) -> str:
+        """Path of the table of emissions and watermarks in the order in which the streaming join emits them."""
+        return f"{self.root}/{OUTPUT_STREAM}"
 
     @property
     def late(self) -> str:

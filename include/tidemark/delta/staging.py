@@ -24,7 +24,7 @@ from tidemark.delta.table import DataFile
 
 INDEXED_COLUMN_COUNT = 32
 """Number of leading columns with statistics, as in Delta."""
-PRUNING_COLUMNS = ("_slice", "carried_from", "carried_until")
+PRUNING_COLUMNS = ("_slice", "carried_from", "carried_until", "_emitted_at")
 """Columns that always have statistics, because files are selected by them."""
 MAX_STRING_LENGTH = 32
 """Maximum length of strings in statistics. Longer bounds are omitted."""

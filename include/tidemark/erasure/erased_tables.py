@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.tables.table_changes import FOLLOWING, QUARANTINED
 
 RowKind = Literal["input row", "emission"]
@@ -15,6 +16,7 @@ REJECTED_OUTPUT = "rejected_output"
 
 ROW_KINDS: Mapping[str, RowKind] = {
     "emissions": "emission",
+    OUTPUT_STREAM: "emission",
     "late": "input row",
     "checkpoint": "input row",
     QUARANTINED: "emission",

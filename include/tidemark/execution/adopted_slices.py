@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.execution.job_spec import JobSpec
 from tidemark.execution.quarantine import PublishableOutput
 from tidemark.tables.run_files import stage_run, within
 from tidemark.tables.table_changes import QUARANTINED
 
-_WITHHELD = ("emissions", "late", QUARANTINED)
+_WITHHELD = ("emissions", OUTPUT_STREAM, "late", QUARANTINED)
 """Tables without rows of adopted slices."""
 
 

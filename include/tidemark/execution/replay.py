@@ -6,8 +6,9 @@ Nothing here reads or writes a table.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame, Observation
@@ -29,7 +30,7 @@ from tidemark.planning.replay_strategy import (
 from tidemark.spark.materialization import materialize
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.exact import with_exact_watermarks_of_selected
-from tidemark.watermarks.increments import WatermarkIncrements
+from tidemark.watermarks.increments import WatermarkIncrements, list_combined_increments
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Lane, Timeline, join_bucket_watermarks
 from tidemark.watermarks.late_positions import LatePositions
@@ -71,6 +72,8 @@ class ReplayResult:
     ahead of their arrival, and `left_ahead` and `right_ahead`, by how much at most, in microseconds."""
     timelines: list[Timeline]
     """Watermarks of each lane."""
+    list_increments: Callable[[], DataFrame]
+    """Function that lists the rows that raise a combined watermark (`increments.list_combined_increments`)."""
 
     @property
     def rows_read(self) -> int:
@@ -128,6 +131,7 @@ def replay(
         observed_evictions=observed_evictions,
         row_counts=_count_by_slice(watermarked.statistics.buckets, watermarked.buckets),
         timelines=list(join_result.timelines or timelines),
+        list_increments=partial(list_combined_increments, watermarked.rows, watermarked.lane_class.watermark_column),
     )
 
 

@@ -11,9 +11,11 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.delta.staging import StagedFiles
 from tidemark.execution.job_spec import JobSpec
 from tidemark.execution.late_row_matches import add_would_match
+from tidemark.execution.output_stream import create_output_stream
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, ReplayResult
 from tidemark.joins.late_table import select_late_table
 from tidemark.joins.output_schema import flatten_emissions, select_output
@@ -50,14 +52,17 @@ class WrittenOutput:
 def write_output(spark: SparkSession, spec: JobSpec, replayed: ReplayResult, file_count: int) -> WrittenOutput:
     """Write emissions, late rows and checkpoint. Late rows and a small checkpoint get `file_count` files each."""
     # In parallel, because planning a write takes seconds and keeps one core busy.
-    with ThreadPoolExecutor(max_workers=3) as pool:
+    with ThreadPoolExecutor(max_workers=4) as pool:
         emissions_future = pool.submit(_write_emissions, spark, spec, replayed)
         checkpoint_future = pool.submit(_write_checkpoint, spark, spec, replayed, file_count)
         late_future = pool.submit(_write_late, spark, spec, replayed, file_count)
+        stream_future = pool.submit(_write_output_stream, spec, replayed) if spec.plan.pipeline.output_stream else None
         emissions, statistics, emission_count, pair_counts = emissions_future.result()
         checkpoint, parts, evicted_counts = checkpoint_future.result()
         late, late_counts = late_future.result()
     tables = {"emissions": emissions, "checkpoint": checkpoint} | ({"late": late} if late else {})
+    if stream_future:
+        tables[OUTPUT_STREAM] = stream_future.result()
     staged = StagedRun(spec.run, spec.slices, tables)
     return WrittenOutput(
         staged, emissions.read(spark), statistics, emission_count, pair_counts, late_counts, parts, evicted_counts
@@ -77,6 +82,12 @@ def _write_emissions(
     statistics_by_slice = statistics.set_index(plan.grid.numbers_at(statistics["slice_start"].to_numpy(dtype="int64")))
     pair_counts = None if plan.pipeline.explode is None else _read_pair_counts(spec, pair_observation)
     return staged, statistics_by_slice, int(emission_observation.get.get("rows", 0)), pair_counts
+
+
+def _write_output_stream(spec: JobSpec, replayed: ReplayResult) -> StagedFiles:
+    plan = spec.plan
+    rows = create_output_stream(replayed, plan.pipeline, plan.inputs, spec.lane, plan.grid)
+    return stage_run(rows, plan.tables.output_stream, spec.run)
 
 
 def _build_pair_histogram(spec: JobSpec) -> Column:

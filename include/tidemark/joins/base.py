@@ -11,11 +11,20 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.config.dialect_support import TICK_MICROS
+from tidemark.config.sides import SIDES
 from tidemark.timegrid.time_columns import floor_div
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Timeline
 
 EMISSION_COLUMNS = ("slice", "emission", "pane", "result_time", "window_start", "window_end", "left", "right")
+CAUSE_COLUMNS = ("emitting_row", "emitting_watermark", "emission_order")
+"""Columns that determine which event of the stream emits a row, for joins whose output is another join's input.
+
+- `emitting_row`: position (`clock`, `tiebreak`) of the row whose arrival emits it at the earliest; null for none.
+- `emitting_watermark`: the least combined watermark that emits it, ms; null if a row emits it at once.
+- `emission_order`: order among the rows that the event emits, an array; null if it does not matter.
+"""
+EMISSION_ORDER_TYPE = "array<bigint>"
 
 
 RowFilter = Callable[[DataFrame], DataFrame]
@@ -92,7 +101,8 @@ class JoinResult:
 
     joined: DataFrame
     """One row per emission, in `EMISSION_COLUMNS`. Times are in ms (long, null if there is none). `left` and `right`
-    are rows, null if padded, or arrays of rows for a coGroup."""
+    are rows, null if padded, or arrays of rows for a coGroup. Joins that can precede another one add
+    `CAUSE_COLUMNS`."""
     late: DataFrame
     """Late and rejected rows with a `reason`, and `window_start`, `window_end` (ms) if it applies to one window only.
     Rows below the watermark that take part all the same have an `outcome`, and are in `buffered` too."""
@@ -148,6 +158,16 @@ class Join(ABC):
     @abstractmethod
     def apply(self, job_rows: JobRows) -> JoinResult:
         """Join the rows of a job."""
+
+
+def row_position(prefix: str = "") -> Column:
+    """Return a row's position in the stream as a struct, from columns with a prefix such as `left_`."""
+    return F.struct(*(F.col(f"{prefix}{name}").alias(name) for name in ("clock", "tiebreak")))
+
+
+def later_position() -> Column:
+    """Return the position of the later row of a pair."""
+    return F.greatest(*(row_position(f"{side}_") for side in SIDES))
 
 
 def processing_time() -> Column:

@@ -10,7 +10,15 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.config.sides import SIDES, SideName
-from tidemark.joins.base import EMISSION_COLUMNS, JobRows, Join, JoinResult, add_late_reason
+from tidemark.joins.base import (
+    EMISSION_COLUMNS,
+    JobRows,
+    Join,
+    JoinResult,
+    add_late_reason,
+    later_position,
+    row_position,
+)
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.flink_datastream import IntervalRules
 from tidemark.spark.struct_columns import flatten_struct
@@ -24,7 +32,7 @@ class DatastreamIntervalJoin(Join):
 
     rules: IntervalRules
 
-    labels: ClassVar[tuple[str, ...]] = ("slice", "watermark")
+    labels: ClassVar[tuple[str, ...]] = ("slice", "watermark", "clock", "tiebreak")
     """Columns that determine which pairs of a row are emitted, and when."""
 
     @override
@@ -77,10 +85,20 @@ class DatastreamIntervalJoin(Join):
             "result_time": F.greatest(*times),
             "window_start": F.lit(None).cast("long"),
             "window_end": F.lit(None).cast("long"),
+            "emitting_row": later_position(),
+            "emitting_watermark": F.lit(None).cast("long"),
+            "emission_order": F.when(row_position("left_") <= row_position("right_"), _buffer_order("left")).otherwise(
+                _buffer_order("right")
+            ),
         }
         condition = self.rules.is_within(*times) & ~self._is_evicted_before_match() & (later >= first_slice)
         pairs = join_by_interval(rows, self.rules.lower, self.rules.upper, self.labels, condition)
         return pairs.select(*(column.alias(name) for name, column in columns.items()), *EMISSION_COLUMNS[-2:])
+
+
+def _buffer_order(side: SideName) -> Column:
+    """Return the order in which the engine reads a buffered row: by its event time, then by its arrival."""
+    return F.array(*(F.col(f"{side}_{name}") for name in ("event_time", "clock", "tiebreak")))
 
 
 def join_by_interval(

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tidemark.config import Pipeline, WindowSettings
-from tidemark.config.sides import SIDES
+from tidemark.config import Input, Pipeline, WindowSettings
+from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import to_micros, to_millis
 from tidemark.joins import window
 from tidemark.joins.base import Join, processing_time
@@ -27,6 +27,7 @@ from tidemark.joins.session_window import SessionWindowJoin
 from tidemark.joins.spark_stream_stream import StreamStreamJoin
 from tidemark.joins.sql_interval.join import SqlIntervalJoin
 from tidemark.joins.sql_interval.processing_time import ProcessingTimeJoin
+from tidemark.joins.upstream_windows import with_upstream_windows
 from tidemark.joins.window import AlignedWindows, WindowJoin
 from tidemark.joins.window_inequality import ComparedWindowAssigner, WindowInequalityJoin
 from tidemark.joins.window_output import JoinType
@@ -37,7 +38,7 @@ from tidemark.watermarks.lanes import Lane
 from tidemark.watermarks.micro_batch_lane import MicroBatchLane
 from tidemark.watermarks.processing_time_lane import ProcessingTimeLane
 from tidemark.watermarks.query_trace import QueryTrace
-from tidemark.watermarks.recorded_watermark_lane import RecordedWatermarkLane
+from tidemark.watermarks.recorded_watermark_lane import OutputStreamLane, RecordedWatermarkLane
 from tidemark.watermarks.restarted_lane import RestartedLane, RestartedRecordedWatermarkLane
 from tidemark.watermarks.values import WatermarkLag, Watermarks
 
@@ -60,7 +61,8 @@ def create_join(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, St
         join_type, condition = JoinType.from_name(pipeline.join.type), pipeline.join.condition
         if pipeline.uses_processing_time_only:
             return ProcessingTimeJoin(rules, processing_time(), join_type, condition)
-        return SqlIntervalJoin(rules, join_type, condition)
+        selects_exact_rows = not pipeline.output_stream or pipeline.join.type == "inner"
+        return SqlIntervalJoin(rules, join_type, condition, selects_exact_rows)
     interval_join = RestartedIntervalJoin if pipeline.restarts else DatastreamIntervalJoin
     return interval_join(flink_datastream.IntervalRules.from_config(pipeline.join.interval))
 
@@ -86,6 +88,8 @@ def create_lane(
 def _create_flink_lane(pipeline: Pipeline, initial: Watermarks, drain: int | None) -> Lane:
     lag, recorded_sides = compute_watermark_lag(pipeline), pipeline.recorded_watermark_sides
     restarts, late_margin = tuple(map(to_micros, pipeline.restarts)), _compute_late_margin(pipeline)
+    if any(getattr(pipeline, side).upstream for side in SIDES):
+        return OutputStreamLane(lag, initial, drain, late_margin=late_margin, recorded_sides=recorded_sides)
     if recorded_sides and restarts:
         return RestartedRecordedWatermarkLane(
             lag, initial, drain, late_margin=late_margin, recorded_sides=recorded_sides, restarts=restarts
@@ -179,8 +183,29 @@ def _create_window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
         gap = lit_long(to_millis(settings.session.gap))
         return SessionWindowJoin(gap, rules, join_type, is_sql, is_cogroup, emits_latest, condition, zone, is_irregular)
     windows, has_late_firings = _create_windows(settings, zone=zone), join.allowed_lateness > timedelta()
+    if is_sql:
+        windows = with_upstream_windows(windows, _list_window_inputs(pipeline))
     window_join = RestartedWindowJoin if pipeline.restarts else WindowJoin
-    return window_join(windows, rules, join_type, has_late_firings, is_cogroup, emits_latest, condition, is_irregular)
+    upstream_sides = tuple(side for side in SIDES if getattr(pipeline, side).upstream)
+    return window_join(
+        windows,
+        rules,
+        join_type,
+        has_late_firings,
+        is_cogroup,
+        emits_latest,
+        condition,
+        is_irregular,
+        upstream_sides,
+    )
+
+
+def _list_window_inputs(pipeline: Pipeline) -> dict[SideName, str]:
+    """List the inputs whose rows are in the windows of another pipeline, with their event time columns."""
+    inputs: dict[SideName, Input] = {side: getattr(pipeline, side) for side in SIDES}
+    return {
+        side: source.event_time.column for side, source in inputs.items() if source.upstream and source.upstream.window
+    }
 
 
 def has_irregular_clock_changes(pipeline: Pipeline) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pyspark.errors import AnalysisException
@@ -44,13 +44,21 @@ def select_emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataF
     return select_output(flatten_emissions(joined, pipeline, grid), pipeline)
 
 
-def flatten_emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> DataFrame:
+def flatten_emissions(
+    joined: DataFrame, pipeline: Pipeline, grid: Grid, further: Mapping[str, Column] | None = None
+) -> DataFrame:
     """Flatten emissions into the inputs' columns and the provenance `_slice`, `_emission`, `_pane`, `_result_time`.
 
     Input columns are `left_NAME` and `right_NAME`. A coGroup has the arrays `left` and `right`, semi and anti joins
     have only the left columns. Window joins also have `_window_start` and `_window_end`, and if the right row has its
     own window `_right_window_start` and `_right_window_end`. If emissions have their `lane`, there is `_lane`. In
     flink-datastream the condition is a filter after the join; elsewhere the join applies it.
+
+    Args:
+        joined: Emissions of a replay.
+        pipeline: The pipeline.
+        grid: Grid of the slices.
+        further: Columns to add, by name. Their names begin with `_`.
     """
     join = pipeline.join
     if join.api == "cogroup":
@@ -66,6 +74,7 @@ def flatten_emissions(joined: DataFrame, pipeline: Pipeline, grid: Grid) -> Data
         name: converted.get(name, F.col(name[1:])) if name in COMMON_PROVENANCE else window_bound(pipeline, name[1:])
         for name in list_provenance_columns(pipeline)
     }
+    provenance |= further or {}
     if "lane" in joined.columns:
         provenance["_lane"] = F.col("lane")
     wide = joined.select(*columns, *(column.alias(name) for name, column in provenance.items()))

@@ -24,7 +24,7 @@ class RestartedIntervalJoin(DatastreamIntervalJoin):
     An on-time row has the `epoch` of its arrival and the `eviction_epoch`, which is the last epoch if none evicts it.
     """
 
-    labels = ("slice", "watermark", "epoch", "eviction_epoch")
+    labels = (*DatastreamIntervalJoin.labels, "epoch", "eviction_epoch")
 
     @override
     def _add_labels(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:

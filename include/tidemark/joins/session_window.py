@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +21,7 @@ from typing_extensions import override
 from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import WindowTimerRules
-from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
+from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members, no_position
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.timegrid.zones import Zone
@@ -29,6 +30,7 @@ from tidemark.watermarks.values import END_OF_INPUT
 _OUTCOME_SCHEMA = T.StructType([
     T.StructField("role", T.StringType()),
     *(T.StructField(name, T.LongType()) for name in ("window_start", "window_end", "pane", "late_firing_slice")),
+    T.StructField("emitting_row", T.StructType([T.StructField(n, T.LongType()) for n in ("clock", "tiebreak")])),
 ])  # fmt: skip
 _ORDER = ("clock", "tiebreak", "arrival_watermark", "side", "event_time")
 """Order of arrival. Rows at one position have one watermark, unless each has recorded its own."""
@@ -69,6 +71,7 @@ class SessionWindowJoin(Join):
         replayed = materialize(self._replay(other_runs))
         null = F.lit(None).cast("long")
         outcome = {"role": F.lit("state"), "pane": F.lit(0).cast("long"), "late_firing_slice": null}
+        outcome["emitting_row"] = no_position()
         sessions = sessions.transform(with_columns, outcome)
         state = sessions.unionByName(replayed).where(F.col("role") == "state")
         level = self.rules.purged_at(end) if self.emits_latest else self.rules.fires_at(end)
@@ -77,7 +80,8 @@ class SessionWindowJoin(Join):
         fired = watermarks.with_slice_reaching(firing, level, "on_time_firing_slice")
         fired = fired.withColumn("slice", F.coalesce("late_firing_slice", "on_time_firing_slice"))
         fired = fired.where(F.col("slice") >= watermarks.first_slice)
-        members = FiringMembers(fired, not self.has_sessions_by_side, self.zone)
+        firing_watermark = None if self.is_cogroup else level
+        members = FiringMembers(fired, not self.has_sessions_by_side, self.zone, firing_watermark=firing_watermark)
         joined = group_members(members) if self.is_cogroup else join_members(members, self.join_type, self.condition)
         late = replayed.where(F.col("role") == "late").withColumn("watermark", F.col("arrival_watermark"))
         late = late.select(*job_rows.late_candidates.columns)
@@ -163,6 +167,14 @@ class _Session:
     """True until it has fired on time."""
 
 
+class _LateRow(NamedTuple):
+    """Slice and position of a late row."""
+
+    slice: int
+    clock: int
+    tiebreak: int
+
+
 @dataclass
 class _RowOutcomes:
     """Outcomes of rows by their offsets in the table: the columns of `_OUTCOME_SCHEMA`."""
@@ -170,10 +182,16 @@ class _RowOutcomes:
     offsets: list[int] = field(default_factory=list)
     columns: dict[str, list[object]] = field(default_factory=lambda: {name: [] for name in _OUTCOME_SCHEMA.names})
 
-    def add(self, offsets: list[int], role: str, session: _Session, late_firing_slice: int | None = None) -> None:
-        """Add the same outcome for several rows."""
+    def add(self, offsets: list[int], role: str, session: _Session, late_row: _LateRow | None = None) -> None:
+        """Add the same outcome for several rows.
+
+        Args:
+            late_row: Row that fires the session once more, after it has fired on time.
+        """
         self.offsets += offsets
-        values = (role, session.start, session.end, session.fired, late_firing_slice)
+        position = {"clock": late_row.clock, "tiebreak": late_row.tiebreak} if late_row else None
+        late_slice = late_row.slice if late_row else None
+        values = (role, session.start, session.end, session.fired, late_slice, position)
         for name, value in zip(_OUTCOME_SCHEMA.names, values, strict=True):
             self.columns[name] += [value] * len(offsets)
 
@@ -199,10 +217,11 @@ def _replay_runs(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     A session is fired and purged by the watermark at the arrival of rows, both at the levels of its latest row alone.
     """
     outcomes, open_sessions = _RowOutcomes(), list[_Session]()
-    names = ("is_first_of_run", "time", "gap", "fires_at", "purged_at", "arrival_watermark", "slice")
+    times = ("is_first_of_run", "time", "gap", "fires_at", "purged_at", "arrival_watermark")
+    names = (*times, *_LateRow._fields)
     columns = (rows[name].to_pylist() for name in names)
     for offset, values in enumerate(zip(*columns, strict=True)):
-        is_first_of_run, time, gap, fires_at, purged_at, watermark, number = values
+        is_first_of_run, time, gap, fires_at, purged_at, watermark, *position = values
         open_sessions = _advance(open_sessions, END_OF_INPUT if is_first_of_run else watermark, outcomes)
         touched = [session for session in open_sessions if session.start <= time + gap and time <= session.end]
         alone = _Session(time, time + gap, fires_at, purged_at, [])
@@ -220,7 +239,7 @@ def _replay_runs(rows: pa.Table) -> Iterator[pa.RecordBatch]:
             continue
         open_sessions = [session for session in open_sessions if session not in touched] + [merged]
         if merged.fires_at <= watermark:
-            outcomes.add(merged.rows, "member", merged, number)
+            outcomes.add(merged.rows, "member", merged, _LateRow(*position))
             merged.fired, merged.is_due = merged.fired + 1, False
     _advance(open_sessions, END_OF_INPUT, outcomes)
     table = rows.combine_chunks().take(pa.array(outcomes.offsets, pa.int64()))

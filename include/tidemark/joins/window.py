@@ -9,7 +9,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from typing_extensions import override
 
-from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason
+from tidemark.config.output_stream import EMISSION_ORDER
+from tidemark.config.sides import SideName
+from tidemark.joins.base import EMISSION_ORDER_TYPE, JobRows, Join, JoinResult, add_late_reason, row_position
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
 from tidemark.spark.dataframe_utils import with_columns
@@ -58,14 +60,14 @@ class AlignedWindows:
         event_time = self._local(event_time)
         last_start = self._last_start(event_time, self.slide)
         if self.is_tumbling:
-            return F.array(_window(last_start, last_start + self.size))
+            return F.array(to_window(last_start, last_start + self.size))
         sliding = F.transform(
             _sequence(last_start, event_time - self.size + 1, -self.slide),
-            lambda start: _window(start, start + self.size),
+            lambda start: to_window(start, start + self.size),
         )
         base = self._last_start(event_time, self.size)
         cumulating = F.transform(
-            _sequence(last_start + self.slide, base + self.size, self.slide), lambda end: _window(base, end)
+            _sequence(last_start + self.slide, base + self.size, self.slide), lambda end: to_window(base, end)
         )
         return F.when(self.is_cumulating, cumulating).otherwise(sliding)
 
@@ -108,6 +110,8 @@ class WindowJoin(Join):
     """Part of the match, over `left_*` and `right_*`."""
     needs_exact_watermarks: bool = False
     """True if a window may fire before the last of its event times."""
+    upstream_sides: tuple[SideName, ...] = ()
+    """Inputs that are the output of another join, of which one event may emit several rows."""
     fires_by_epoch: ClassVar[bool] = False
     """True if the job has restarted (`restarts`)."""
 
@@ -133,8 +137,14 @@ class WindowJoin(Join):
         fired = self._add_first_slice(watermarks, on_time.drop("slice"), level, "slice")
         rows = fired.where(F.col("slice") >= watermarks.first_slice).withColumn("pane", F.lit(0))
         if self.has_late_firings and not self.emits_latest:
-            rows = rows.unionByName(self._find_late_firings(entered, watermarks.first_slice))
-        members = FiringMembers(rows, zone=self.windows.zone, is_keyed_by_epoch=self.fires_by_epoch)
+            late_firings = self._find_late_firings(entered, watermarks.first_slice)
+            rows = rows.unionByName(late_firings, allowMissingColumns=True)
+        members = FiringMembers(
+            rows,
+            zone=self.windows.zone,
+            is_keyed_by_epoch=self.fires_by_epoch,
+            firing_watermark=None if self.is_cogroup else level,
+        )
         joined = group_members(members) if self.is_cogroup else join_members(members, self.join_type, self.condition)
         is_dropped = self.rules.is_dropped(F.col("event_time"), F.col("watermark"))
         enters = F.coalesce(F.col("watermark") < self.rules.purged_at(self._last_end()), ~is_dropped)
@@ -158,16 +168,23 @@ class WindowJoin(Join):
         rows = entered.join(with_late_rows, window, "semi")
         by_window = Window.partitionBy(*window)
         last_on_time_pane = F.max(is_on_time.cast("int")).over(by_window) - 1
-        late_pane = F.col("last_on_time_pane") + F.row_number().over(by_window.orderBy("clock", "tiebreak"))
+        rows = rows.withColumn("firing_order", F.struct("clock", "tiebreak", self._order_within_event))
+        late_pane = F.col("last_on_time_pane") + F.row_number().over(by_window.orderBy("firing_order"))
         firings = (
             rows.withColumn("last_on_time_pane", last_on_time_pane)
             .where(~is_on_time)
             .withColumn("pane", late_pane)
             .where(F.col("slice") >= first_slice)
-            .select(*window, "pane", "slice", F.struct("clock", "tiebreak").alias("fired_at"))
+            .select(*window, "pane", "slice", row_position().alias("emitting_row"), F.col("firing_order").alias("last"))
         )
-        is_member = F.struct("clock", "tiebreak") <= F.col("fired_at")
-        return rows.drop("slice").join(firings, window).where(is_member).drop("fired_at")
+        members = rows.drop("slice").join(firings, window).where(F.col("firing_order") <= F.col("last"))
+        return members.drop("firing_order", "last")
+
+    @property
+    def _order_within_event(self) -> Column:
+        """Order of a row among those that one event of the previous join emits; null for a row of an input."""
+        orders = (F.when(F.col("side") == side, F.col(f"{side}.{EMISSION_ORDER}")) for side in self.upstream_sides)
+        return F.coalesce(*orders, F.lit(None).cast(EMISSION_ORDER_TYPE)).alias("order")
 
     def _find_late(self, job_rows: JobRows) -> DataFrame:
         """Select rejected rows, and rows that are late for all or some of their windows."""
@@ -209,7 +226,8 @@ def copy_into_windows(rows: DataFrame, windows: AlignedWindows, time: Column) ->
     return copies.transform(with_columns, bounds).drop("window")
 
 
-def _window(start: Column, end: Column) -> Column:
+def to_window(start: Column, end: Column) -> Column:
+    """Return a window [start, end) as a struct."""
     return F.struct(start.alias("start"), end.alias("end"))
 
 

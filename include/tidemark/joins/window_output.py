@@ -21,6 +21,7 @@ from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.zones import Zone
 
+POSITION_TYPE = "struct<clock: bigint, tiebreak: bigint>"
 PADDING_TYPES = {"left": ("left", "full"), "right": ("right", "full")}
 """Join types that pad unmatched rows, by the row's side."""
 SEMI_ANTI_TYPES = ("semi", "anti")
@@ -37,6 +38,8 @@ class FiringMembers:
     """Time zone of the window bounds; None for UTC."""
     is_keyed_by_epoch: bool = False
     """True if a window may fire once in each epoch of its job. The rows then have `firing_epoch`."""
+    firing_watermark: Column | None = None
+    """Watermark that fires a window on time, ms; None if `CAUSE_COLUMNS` are not needed."""
 
     @property
     def firing_columns(self) -> list[str]:
@@ -44,6 +47,29 @@ class FiringMembers:
         start = ["window_start"] if self.is_keyed_by_start else []
         epoch = ["firing_epoch"] if self.is_keyed_by_epoch else []
         return [*key_columns(self.rows), "slice", "pane", "window_end", *start, *epoch]
+
+    @property
+    def has_emitting_rows(self) -> bool:
+        """True if the rows have `emitting_row`, the late row that fires; null for a firing on time."""
+        return "emitting_row" in self.rows.columns
+
+    @property
+    def cause_columns(self) -> dict[str, Column]:
+        """`CAUSE_COLUMNS` of the emissions of a firing; empty if they are unknown."""
+        if self.firing_watermark is None:
+            return {}
+        positions = (f"{name}_of_{side}" for side in PADDING_TYPES for name in ("clock", "tiebreak"))
+        order = {"emission_order": F.array(*positions)}
+        if not self.has_emitting_rows:
+            return {"emitting_row": no_position(), "emitting_watermark": self.firing_watermark, **order}
+        row = F.coalesce(*(f"emitting_row_of_{side}" for side in PADDING_TYPES))
+        return {"emitting_row": row, "emitting_watermark": F.when(row.isNull(), self.firing_watermark), **order}
+
+    @property
+    def payload(self) -> list[str]:
+        """Columns of a row that its emissions keep, as `NAME_of_left` and `NAME_of_right`."""
+        emitting_row = ["emitting_row"] if self.has_emitting_rows else []
+        return ["clock", "tiebreak", *emitting_row] if self.firing_watermark is not None else []
 
 
 @dataclass(frozen=True)
@@ -91,7 +117,8 @@ def join_members(members: FiringMembers, join_type: JoinType, condition: str | N
         parts.append(pairs.where(reduce(Column.__or__, is_padded, is_pair)))
     for kind in sorted(join_type.types & set(SEMI_ANTI_TYPES)):
         rows = _join_sides(*sides, members.firing_columns, f"left_{kind}", condition).where(join_type.is_in(kind))
-        nulls = {name: F.lit(None).cast(sides[1].schema[name].dataType) for name in ("right", "start_of_right")}
+        missing = ["right", "start_of_right", *(f"{name}_of_right" for name in members.payload)]
+        nulls = {name: F.lit(None).cast(sides[1].schema[name].dataType) for name in missing}
         parts.append(rows.withColumns({"emission": F.lit(kind), **nulls}))
     return reduce(DataFrame.unionByName, (part.select(*_emission_columns(members)) for part in parts))
 
@@ -105,14 +132,22 @@ def group_members(members: FiringMembers) -> DataFrame:
     return grouped.select(*_emission_columns(members), *key_columns(grouped))
 
 
+def no_position() -> Column:
+    """Return a position of null."""
+    return F.lit(None).cast(POSITION_TYPE)
+
+
 def _emission_columns(members: FiringMembers) -> list[Column]:
-    last = F.col("window_end") - 1
+    last, start = F.col("window_end") - 1, F.coalesce("start_of_left", "start_of_right")
     computed = {
-        "result_time": members.zone.to_instant(last) if members.zone else last,
-        "window_start": F.coalesce("start_of_left", "start_of_right"),
+        "result_time": F.when(start.isNotNull(), members.zone.to_instant(last) if members.zone else last),
+        "window_start": start,
+        "window_end": F.when(start.isNotNull(), F.col("window_end")),  # rows that a previous join padded have none
         "right_window_start": F.col("start_of_right"),
     }
-    return [computed.get(name, F.col(name)).alias(name) for name in (*EMISSION_COLUMNS, "right_window_start")]
+    computed |= members.cause_columns
+    names = dict.fromkeys([*EMISSION_COLUMNS, *computed])
+    return [computed.get(name, F.col(name)).alias(name) for name in names]
 
 
 def _split_sides(members: FiringMembers, condition: str | None) -> tuple[DataFrame, DataFrame]:
@@ -121,6 +156,7 @@ def _split_sides(members: FiringMembers, condition: str | None) -> tuple[DataFra
         members.rows.where(F.col("side") == side).select(
             *members.firing_columns,
             F.col("window_start").alias(f"start_of_{side}"),
+            *(F.col(name).alias(f"{name}_of_{side}") for name in members.payload),
             side,
             *(flatten_columns(members.rows, side) if condition else []),
         )

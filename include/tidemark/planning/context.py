@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +17,7 @@ from tidemark.planning.plan import format_reprocess_command
 from tidemark.planning.request import Request
 from tidemark.sources.completeness import InputCompleteness, measure_completeness
 from tidemark.sources.stored_input import StoredInput
+from tidemark.sources.upstream import UpstreamState
 from tidemark.spark.lazy_session import is_started
 from tidemark.timegrid.slices import Grid
 
@@ -32,6 +33,8 @@ class PlanningContext:
     available_checkpoints: frozenset[str]
     """Runs whose checkpoints have not expired."""
     lake: str
+    upstreams: Sequence[UpstreamState] = ()
+    """Pipelines whose output is an input, as they were before the inputs were opened."""
     spark_queries: list[str] = field(default_factory=list)
     """Questions answered by Spark so far."""
 

@@ -23,6 +23,7 @@ def select_new_slices(context: PlanningContext) -> SliceSelection:
     start = max(first, next_slice)
     end, notes = _find_end(context)
     end = _limit_to_pipeline_end(context, end, notes)
+    end = _limit_to_upstreams(context, start, end, notes)
     end = _limit_to_complete_inputs(context, start, end, notes)
     if request.start and request.end and end <= first:
         raise SliceOrderError(f"--to {grid.label(end)} is not after --from {grid.label(first)}; --to is exclusive")
@@ -155,3 +156,25 @@ def _limit_to_complete_inputs(context: PlanningContext, first: int, end: int, no
         )
     notes.append(f"slices from {grid.label(max(reached, first))} on wait: {details}")
     return max(reached, first)
+
+
+def _limit_to_upstreams(context: PlanningContext, start: int, end: int, notes: list[str]) -> int:
+    """Limit the slices to those that all pipelines have committed whose output is an input.
+
+    Raises:
+        IncompleteInputError: The request names a later end.
+        SliceOrderError: The inputs of this pipeline are to end, and those of the other one have not ended there.
+    """
+    grid, request = context.grid, context.request
+    for upstream in context.upstreams:
+        if upstream.end is None or upstream.end < end:
+            if request.end and end > start:
+                raise IncompleteInputError(f"slices up to {grid.label(end)} need their input: {upstream.explain(grid)}")
+            notes.append(f"waits for its input: {upstream.explain(grid)}")
+            end = min(end, upstream.end or 0)
+        if request.drain and end > start and upstream.drained_slice != end - 1:
+            raise SliceOrderError(
+                f"--drain: the inputs of {upstream.pipeline} have not ended after slice {grid.label(end - 1)}. Run "
+                f"tidemark run {upstream.pipeline} with --drain and the same end first."
+            )
+    return end

@@ -28,6 +28,7 @@ from tidemark.planning.scan_estimate import InputFiles, ScanEstimate
 from tidemark.planning.slice_selection import select_slices
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import get_schemas
+from tidemark.sources.upstream import read_upstreams
 from tidemark.spark.lazy_session import resolve_session
 
 
@@ -45,6 +46,7 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
         PipelineFileError: The condition or the output columns do not fit the inputs.
     """
     PipelineTables.from_config(pipeline, lake).check_writable()
+    upstreams = read_upstreams(pipeline, lake, applies_commits=True)
     inputs = open_inputs(spark, pipeline, lake)
     schemas = get_schemas(inputs)
     with prefix_errors(pipeline.command_argument):
@@ -52,7 +54,7 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     ledger = Ledger.from_pipeline(pipeline, lake)
     entries = ledger.entries.values()
     available_checkpoints = list_available_checkpoints(ledger.tables, entries, ledger.grid) if entries else frozenset()
-    context = PlanningContext(pipeline, request, ledger, inputs, available_checkpoints, lake)
+    context = PlanningContext(pipeline, request, ledger, inputs, available_checkpoints, lake, upstreams)
     require_same_local_days(context)
     selection, last = select_slices(context), context.last
     slice_ranges = selection.slice_ranges

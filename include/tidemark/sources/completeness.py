@@ -18,6 +18,8 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError, suggest_name
 from tidemark.sources.commit_time_source import find_last_commit_time
 from tidemark.sources.file_time_ranges import FileTimeRange, read_time_ranges
+from tidemark.sources.upstream import UpstreamState, read_upstreams
+from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import ResolvedTimeColumn
 
 _MILLISECOND = 1000
@@ -58,7 +60,7 @@ class InputCompleteness:
 def measure_completeness(
     pipeline: Pipeline, lake: str, *, assets_updated: bool = False
 ) -> tuple[InputCompleteness, ...]:
-    """Measure up to when each input with the setting `complete` is complete.
+    """Measure up to when each input is complete that has the setting `complete`, or that another pipeline writes.
 
     Args:
         assets_updated: True if Airflow has received the events of the inputs' assets.
@@ -68,11 +70,21 @@ def measure_completeness(
         ForbiddenPathError: The operator does not allow the path of a table.
     """
     sources: list[tuple[SideName, Input]] = [(side, getattr(pipeline, side)) for side in SIDES]
-    return tuple(
+    upstreams = read_upstreams(pipeline, lake, applies_commits=False)
+    measured = tuple(
         _measure_input(side, source, source.complete, pipeline.time_bounds, lake, assets_updated=assets_updated)
         for side, source in sources
         if source.complete
     )
+    return (*(_from_upstream(upstream, pipeline) for upstream in upstreams), *measured)
+
+
+def _from_upstream(upstream: UpstreamState, pipeline: Pipeline) -> InputCompleteness:
+    """Return the completeness of an input that another pipeline writes."""
+    grid = Grid.from_config(pipeline.slices)
+    until = None if upstream.end is None else grid.datetime_of(upstream.end)
+    reason = "by its ledger" if until else "it has no committed slice"
+    return InputCompleteness(upstream.side, upstream.pipeline, until, reason)
 
 
 def _measure_input(

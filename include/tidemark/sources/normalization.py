@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 
 from tidemark.config import CheckpointArrival, CommitArrival, Input, Pipeline, TimeBounds, TimeColumn
 from tidemark.config.allowed_functions import InputColumns
+from tidemark.config.output_stream import OUTPUT_WATERMARK, compute_order_factor
 from tidemark.config.sides import SideName
 from tidemark.config.types import to_micros
 from tidemark.errors import InputError
@@ -83,6 +84,12 @@ class Side:
     """Column with the watermarks that the streaming job recorded."""
     allowed_skew: int | None = None
     """Time by which an event time may be after its arrival, in microseconds; None if no row can be ahead."""
+    is_output_stream: bool = False
+    """True if the table is the output stream of another pipeline, with its watermarks in rows of their own."""
+    order_factor: int = 1
+    """Factor of tiebreaks, in a chain of joins."""
+    null_event_time: int | None = None
+    """Event time that stands for null in the engine, in ticks; None if it has none."""
     excluded_predicates: tuple[str, ...] = ()
     """SQL predicates over the table's columns. Rows that match one were erased and are not read."""
 
@@ -91,12 +98,12 @@ class Side:
 
         Clocks before `start` (microseconds) count as `start`.
         """
-        filters_rows = self.settings.where is not None and not self.filters_at_source
+        filters_rows = self.is_output_stream or (self.settings.where is not None and not self.filters_at_source)
         return self._add_common_columns(self.drop_rows_outside_source(rows), grid, start, filters_rows=filters_rows)
 
     def normalize_all(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
         """Return the common columns of all rows, including those that `where` filters out at the source."""
-        filters_rows = self.settings.where is not None
+        filters_rows = self.is_output_stream or self.settings.where is not None
         return self._add_common_columns(self._drop_erased_rows(rows), grid, start, filters_rows=filters_rows)
 
     def drop_rows_outside_source(self, rows: DataFrame) -> DataFrame:
@@ -132,14 +139,19 @@ class Side:
         tiebreak, event_time = F.lit(0).cast("long"), self.event_time.to_ticks(self.tick_micros)
         recorded = [self.recorded_watermark.to_ticks(_MILLISECOND)] if self.recorded_watermark else []
         rejected = self._rejection_reason
+        if self.null_event_time is not None:
+            event_time = F.coalesce(event_time, F.lit(self.null_event_time))
         if filters_rows:
-            passes_filter = F.coalesce(self._where_column(rows.sparkSession), F.lit(False))
+            passes_filter = self._passes_filter(rows.sparkSession)
             is_time_valid = passes_filter | self._time_rejection_reason.isNull()
             event_time = F.when(is_time_valid, event_time)
-            recorded = [F.when(is_time_valid, watermark) for watermark in recorded]
+            if not self.is_output_stream:
+                recorded = [F.when(is_time_valid, watermark) for watermark in recorded]
             rejected = F.when(~passes_filter, F.lit(FILTERED)).otherwise(rejected)
         if self.settings.tiebreak:
             tiebreak = F.coalesce(F.col(quote_identifier(self.settings.tiebreak)).cast("long"), F.lit(-(2**63)))
+        if self.order_factor > 1:
+            tiebreak = F.greatest(tiebreak, F.lit(-(2**63) // self.order_factor)) * F.lit(self.order_factor)
         return rows.select(
             F.lit(self.name).alias("side"),
             grid.nonnegative_number_column(clock).alias("slice"),
@@ -155,6 +167,13 @@ class Side:
             rejected.alias("rejected"),
             F.struct(*(F.col(quote_identifier(name)) for name in self.schema.names)).alias(self.name),
         )
+
+    def _passes_filter(self, spark: SparkSession) -> Column:
+        """Return True for rows that take part; never null."""
+        conditions = [] if self.settings.where is None else [F.coalesce(self._where_column(spark), F.lit(False))]
+        if self.is_output_stream:
+            conditions.append(F.col(OUTPUT_WATERMARK).isNull())
+        return reduce(Column.__and__, conditions)
 
     def _common_key(self, number: int) -> Column:
         dtype, key = self.keys[number][1], self._raw_key(number)
@@ -261,7 +280,7 @@ def create_side(pipeline: Pipeline, name: SideName, schema: T.StructType, key_ty
         case column:
             clock = ResolvedTimeColumn.from_config(column, schema, input_name)
     keys = [getattr(pair, name) for pair in pipeline.join.keys]
-    allowed_skew = pipeline.get_allowed_clock_skew(name)
+    allowed_skew, null_event_time = pipeline.get_allowed_clock_skew(name), _find_null_event_time(pipeline, settings)
     return Side(
         name,
         settings,
@@ -271,7 +290,7 @@ def create_side(pipeline: Pipeline, name: SideName, schema: T.StructType, key_ty
         clock,
         tuple(zip(keys, key_types, strict=True)),
         accepts_null_keys=pipeline.can_join_null_keys,
-        accepts_null_times=pipeline.can_join_null_times,
+        accepts_null_times=pipeline.can_join_null_times or null_event_time is not None,
         distinguishes_signed_zeros=pipeline.dialect != "spark",
         pads_char_keys=pipeline.dialect == "spark",
         tick_micros=pipeline.tick_micros,
@@ -282,7 +301,22 @@ def create_side(pipeline: Pipeline, name: SideName, schema: T.StructType, key_ty
         else None,
         filters_at_source=pipeline.has_filter_before_watermark(settings),
         allowed_skew=None if allowed_skew is None else to_micros(allowed_skew),
+        is_output_stream=settings.upstream is not None,
+        order_factor=compute_order_factor(pipeline, name),
+        null_event_time=null_event_time,
     )
+
+
+def _find_null_event_time(pipeline: Pipeline, settings: Input) -> int | None:
+    """Return the event time, ms, as which Flink SQL reads the null of a row that the previous join has padded.
+
+    An interval join reads it as 1970. A window join on windows of the previous one reads the end of the window as 1970.
+    """
+    if settings.upstream is None or pipeline.dialect != "flink-sql":
+        return None
+    if pipeline.join.interval:
+        return 0
+    return -1 if settings.upstream.window else None
 
 
 def _require_no_window(field: T.StructField, input_name: str) -> None:

@@ -13,6 +13,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.config.types import to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.staging import StagedFiles, read_files, stage_rows
@@ -24,7 +25,7 @@ FOLDER = "run="
 """Prefix of a run's folder."""
 _MERGED = "merged."
 SLICE_COLUMNS = {
-    **dict.fromkeys(("emissions", "late", "quarantined"), ("_slice", "_slice")),
+    **dict.fromkeys(("emissions", OUTPUT_STREAM, "late", "quarantined"), ("_slice", "_slice")),
     "checkpoint": ("carried_from", "carried_until"),
     "quality": ("slice", "slice"),
 }

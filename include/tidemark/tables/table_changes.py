@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.retry import retry_on_conflict
 from tidemark.delta.table import DataFile, DeltaTableHandle, OpenTables
@@ -19,9 +20,9 @@ from tidemark.tables.undo_compaction import files_spanning_and_within, restore_f
 from tidemark.timegrid.slices import Grid
 
 QUARANTINED = "quarantined"
-OPTIONAL_TABLES = (QUARANTINED, "quality")
+OPTIONAL_TABLES = (QUARANTINED, OUTPUT_STREAM, "quality")
 """Tables that only exist from some commit on, if at all. `last_applied_commit` ignores them until then."""
-FOLLOWING = (QUARANTINED, "emissions", "late", "checkpoint", "quality")
+FOLLOWING = (QUARANTINED, "emissions", OUTPUT_STREAM, "late", "checkpoint", "quality")
 """Tables that follow the ledger, in the order in which commits are applied."""
 
 

@@ -6,6 +6,7 @@ each row looks up the last increment before its position.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Self
@@ -48,18 +49,7 @@ class WatermarkIncrements:
             rows: Rows from `lanes.join_bucket_watermarks`.
             watermark_column: Column from which the watermark is made, as `Lane.watermark_column`.
         """
-        by_side = watermark_increments(watermark_column, exact=True)
-        increments = rows.where(advances_watermark(watermark_column, exact=True)).select(
-            *POSITION, *_BEFORE, *_ALIGNED, *(column.alias(f"{side}_increment") for side, column in by_side.items())
-        )
-        preceding = with_preceding_watermarks(increments, {side: F.col(f"{side}_increment") for side in SIDES})
-        advances = reduce(Column.__or__, (F.col(f"{side}_increment") > F.col(f"{side}_before") for side in SIDES))
-        up_to_row = Window.partitionBy("bucket").orderBy(*POSITION[1:])
-        after = {
-            f"{side}_before": F.greatest(f"{side}_before", F.max(f"{side}_increment").over(up_to_row)) for side in SIDES
-        }
-        advanced = preceding.where(advances).transform(with_columns, after)
-        advanced = advanced.withColumn("combined_before", preceding_combined_watermark())
+        advanced = _find_increments(rows, watermark_column)
         ordered = F.array_sort(F.collect_set(F.struct(*POSITION[1:], *_BEFORE))).alias("increments")
         grouped = advanced.groupBy(F.col("bucket").alias("increment_bucket")).agg(ordered)
         by_bucket = materialize(grouped, eager=True)
@@ -84,3 +74,46 @@ class WatermarkIncrements:
         joined = joined.drop("increment_bucket", "increments")
         watermarks = {name: F.coalesce(F.col("last_increment")[name], F.col(name)) for name in _BEFORE}
         return with_bucket_watermarks(joined.transform(with_columns, watermarks).drop("last_increment"))
+
+
+def list_combined_increments(rows: DataFrame, watermark_column: str) -> DataFrame:
+    """List the positions at which the combined watermark of a lane rises.
+
+    Args:
+        rows: Rows from `lanes.join_bucket_watermarks`.
+        watermark_column: Column from which the watermark is made, as `Lane.watermark_column`.
+
+    Returns:
+        One row per increment: `lane`, `slice`, position, and the combined `watermark` after the rows at it, ms.
+    """
+    increments = _find_increments(rows, watermark_column, ("lane", "slice"))
+    by_position = increments.groupBy("lane", "slice", *POSITION[1:]).agg(
+        F.max("combined_before").alias("watermark"), F.min("preceding").alias("preceding")
+    )
+    return by_position.where(F.col("watermark") > F.col("preceding")).drop("preceding")
+
+
+def _find_increments(rows: DataFrame, watermark_column: str, names: Sequence[str] = ()) -> DataFrame:
+    """Find the rows that raise the watermark of an input.
+
+    Args:
+        rows: Rows from `lanes.join_bucket_watermarks`.
+        watermark_column: Column from which the watermark is made.
+        names: Further columns to select.
+
+    Returns:
+        The rows by position, with the watermarks after them as `_BEFORE`, and with the combined watermark before their
+        position as `preceding`.
+    """
+    by_side = watermark_increments(watermark_column, exact=True)
+    increments = rows.where(advances_watermark(watermark_column, exact=True)).select(
+        *names, *POSITION, *_BEFORE, *_ALIGNED, *(column.alias(f"{side}_increment") for side, column in by_side.items())
+    )
+    preceding = with_preceding_watermarks(increments, {side: F.col(f"{side}_increment") for side in SIDES})
+    advances = reduce(Column.__or__, (F.col(f"{side}_increment") > F.col(f"{side}_before") for side in SIDES))
+    up_to_row = Window.partitionBy("bucket").orderBy(*POSITION[1:])
+    after = {
+        f"{side}_before": F.greatest(f"{side}_before", F.max(f"{side}_increment").over(up_to_row)) for side in SIDES
+    }
+    advanced = preceding.withColumn("preceding", preceding_combined_watermark()).where(advances)
+    return advanced.transform(with_columns, after).withColumn("combined_before", preceding_combined_watermark())

@@ -50,6 +50,8 @@ class Timeline:
     """`combined_at_end` of each epoch of a restarted job (`restarted_lane`), as if the epoch had gone on."""
     epoch_at_end: Mapping[int, int] = field(default_factory=dict)
     """Number of the epoch at the end of each slice, of a restarted job."""
+    before_drain: Watermarks | None = None
+    """Watermarks after the last row, if the input ends in the job."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,7 @@ def _compute_timeline(statistics: pd.DataFrame, lane: Lane, buckets: Buckets) ->
     lefts, rights = np.append(initial.left, left_after), np.append(initial.right, right_after)
     watermarks = (replace(initial, left=int(lefts[i]), right=int(rights[i])) for i in last_buckets)
     end_watermarks = dict(zip(buckets.slices, watermarks, strict=True))
+    before_drain = None if lane.drain is None else end_watermarks.get(lane.drain)
     if lane.drain is not None:
         at_end_of_input = replace(initial, left=END_OF_INPUT, right=END_OF_INPUT)
         end_watermarks |= {number: at_end_of_input for number in buckets.slices if number >= lane.drain}
@@ -224,7 +227,7 @@ def _compute_timeline(statistics: pd.DataFrame, lane: Lane, buckets: Buckets) ->
     combined_at_end |= {number: watermarks.combined for number, watermarks in end_watermarks.items()}
     table["end_watermark"] = np.array([combined_at_end[number] for number in slice_numbers], dtype=np.int64)
     has_late_candidates = bool(is_candidate.any() or statistics[REJECTED_COLUMNS].any(axis=None))
-    return Timeline(table, has_late_candidates, end_watermarks, combined_at_end)
+    return Timeline(table, has_late_candidates, end_watermarks, combined_at_end, before_drain=before_drain)
 
 
 def _running_maximum(

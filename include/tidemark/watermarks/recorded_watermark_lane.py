@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -34,6 +34,8 @@ class RecordedWatermarkLane(Lane):
 
     watermark_column = _WATERMARK_VALUE
     is_determined_by_position = False
+    applies_to_own_row: ClassVar[bool] = True
+    """True if a row is processed with the watermark that it has recorded; False if that follows the row."""
 
     @classmethod
     @override
@@ -46,16 +48,29 @@ class RecordedWatermarkLane(Lane):
     def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
         """Split as `Lane.split` does, and raise the watermarks of late candidates to those that they recorded."""
         on_time, candidates = super().split(rows, exact=exact)
+        added = (RECORDED_WATERMARK, _WATERMARK_VALUE)
+        if not cls.applies_to_own_row:
+            return on_time.drop(*added), candidates.drop(*added)
         recorded = {side: F.when(F.col("side") == side, F.col(RECORDED_WATERMARK)) for side in SIDES}
         own = {f"{side}_watermark": F.greatest(f"{side}_watermark", value) for side, value in recorded.items()}
         combined = F.greatest("watermark", F.least(*own))
         candidates = candidates.transform(with_columns, own).withColumn("watermark", combined)
-        added = (RECORDED_WATERMARK, _WATERMARK_VALUE)
         return on_time.drop(*added), candidates.drop(*added)
 
     @override
     def newest_event_time(self, watermarks: Watermarks) -> None:
         """Return None: recorded watermarks are independent of event times."""
+
+
+@dataclass(frozen=True)
+class OutputStreamLane(RecordedWatermarkLane):
+    """A stream in which one input or both are the output of another join (`execution.output_stream`).
+
+    Rows of their own carry the watermarks of such an input. They apply after their position.
+    """
+
+    is_determined_by_position = True
+    applies_to_own_row = False
 
 
 def _has_recorded_watermark(lanes: Sequence[RecordedWatermarkLane]) -> Column:

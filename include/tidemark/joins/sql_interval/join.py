@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.config.sides import SIDES, SideName
-from tidemark.joins.base import ExactRows, JobRows, Join, JoinResult, add_late_reason, select_all
+from tidemark.joins.base import ExactRows, JobRows, Join, JoinResult, add_late_reason, row_position, select_all
 from tidemark.joins.datastream_interval import join_by_interval
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
@@ -114,8 +114,10 @@ class SqlIntervalJoin(Join):
     condition: str | None = None
     """SQL over `left_*` and `right_*` that pairs must meet as well."""
 
+    selects_exact_rows: bool = True
+    """False to compute the cleanup times of all rows in large jobs too. The places of padded rows depend on them."""
+
     needs_exact_watermarks = True
-    selects_exact_rows = True
     retains_overdue_rows = True
     needs_bucket_number = True
     carried_columns = ("watermark", *STATE_COLUMNS)
@@ -270,7 +272,7 @@ class SqlIntervalJoin(Join):
             is_padded = F.col("eviction_slice").isNotNull() & F.col("first_match_slice").isNull() & self._is_padded
             padded_rows = with_first_match(rows.all_rows, first_matches).where(is_padded)
             padded_rows = padded_rows.withColumn("slice", F.greatest("slice", "eviction_slice"))
-            joined = joined.unionByName(to_emissions(padded_rows, F.concat(F.lit("padded_"), F.col("side"))))
+            joined = joined.unionByName(_to_padded_emissions(padded_rows))
         tracked = with_first_match(rows.tracked.drop("removing_lookup"), first_matches)
         rejected = add_late_reason(job_rows.late_candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
         columns = [*job_rows.late_candidates.columns, "reason", "window_start", "window_end"]
@@ -296,7 +298,7 @@ class SqlIntervalJoin(Join):
         Returns:
             Pairs with the `slice` of the later row.
         """
-        labels = ("slice", "match_hash") if is_tracked else ("slice",)
+        labels = ("slice", "clock", "tiebreak", *(["match_hash"] if is_tracked else []))
         later_slice = F.greatest("left_slice", "right_slice")
         is_within = self.rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
         pairs = join_by_interval(
@@ -341,7 +343,7 @@ class SqlIntervalJoin(Join):
         states = replayed.where(F.col("role") == "state")
         return replace(
             result,
-            joined=result.joined.unionByName(to_emissions(emitted_rows, F.col("role"))),
+            joined=result.joined.unionByName(to_emissions(emitted_rows, F.col("role"), F.col("emitting_watermark"))),
             late=result.late.unionByName(self._select_late(states, job_rows)),
             buffered=result.buffered.unionByName(states.select(*result.buffered.columns)),
             timelines=cleanups.to_timelines(last_cleanups),
@@ -355,9 +357,8 @@ class SqlIntervalJoin(Join):
         condition_matches = F.lit(None).cast("array<long>")
         if self.condition:
             is_within = rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
-            pairs = join_by_interval(rows, rules.lower, rules.upper, ("match_hash",), is_within).withColumn(
-                "slice", F.lit(0)
-            )
+            labels = ("match_hash", "clock", "tiebreak")
+            pairs = join_by_interval(rows, rules.lower, rules.upper, labels, is_within).withColumn("slice", F.lit(0))
             matches = filter_matches(pairs, self.condition, is_tracked=True).groupBy(
                 *keys, F.col("right_match_hash").alias("match_hash")
             )
@@ -367,12 +368,29 @@ class SqlIntervalJoin(Join):
             condition_matches = F.coalesce("_condition_matches", F.array().cast("array<long>"))
         if job_rows.filtered is not None:
             rows = rows.unionByName(job_rows.filtered.where(F.col("lane").isin(*lanes)), allowMissingColumns=True)
-        labels = {
+        computed = {
             "key": as_json(F.struct(*keys)),
             "has_null_key": has_null_key(rows),
             "condition_matches": condition_matches,
+            "epoch": epoch_column(job_rows.watermarks),
         }
-        rows = rows.transform(with_columns, {**padding, **params, **labels, "epoch": epoch_column(job_rows.watermarks)})
+        rows = rows.transform(with_columns, {**padding, **params, **computed})
         return replay_lanes(
             rows, {lane: job_rows.watermarks.timelines[lane] for lane in lanes}, job_rows.watermarks.first_slice
         ).drop("_condition_matches")
+
+
+def _to_padded_emissions(rows: DataFrame) -> DataFrame:
+    """Return unmatched rows as emissions.
+
+    A row is emitted by the lookup that removes it, or else by its cleanup timer. A row that was not cached is emitted
+    on arrival.
+    """
+    own_position, emission = row_position(), F.concat(F.lit("padded_"), F.col("side"))
+    timer = F.when(F.col("is_cached"), F.coalesce("cleanup_time", "expires_at"))
+    if "removing_lookup" not in rows.columns:
+        return to_emissions(rows.withColumn("emitting_row", own_position), emission, timer)
+    lookup = row_position("removing_lookup.")
+    is_removed_by_lookup = F.col("removing_lookup").isNotNull()
+    rows = rows.withColumn("emitting_row", F.when(is_removed_by_lookup, lookup).otherwise(own_position))
+    return to_emissions(rows, emission, F.when(~is_removed_by_lookup, timer))

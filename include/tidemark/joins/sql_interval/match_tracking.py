@@ -7,14 +7,14 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.formatting import quote_identifier
-from tidemark.joins.base import EMISSION_COLUMNS
+from tidemark.joins.base import CAUSE_COLUMNS, EMISSION_COLUMNS, EMISSION_ORDER_TYPE, later_position
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.time_columns import as_json
 
 ARRIVAL_ORDER = ("clock", "tiebreak", "event_time")
-_EMITTED = ("slice", "left", "right")
+_EMITTED = ("slice", "left", "right", "emitting_row")
 _TRACKED = (*_EMITTED, "left_match_hash", "right_match_hash")
 
 
@@ -38,10 +38,11 @@ def filter_matches(pairs: DataFrame, condition: str | None, *, is_tracked: bool)
     """Select pairs that meet the join's condition.
 
     Args:
-        pairs: Pairs with `slice`, `left` and `right`.
+        pairs: Pairs with `slice`, `left`, `right` and the positions of both rows.
         condition: SQL over `left_*` and `right_*`; None for all pairs.
         is_tracked: True to select the keys and match hashes too.
     """
+    pairs = pairs.withColumn("emitting_row", later_position())
     pairs = pairs.select(*_TRACKED, *key_columns(pairs)) if is_tracked else pairs.select(*_EMITTED)
     if condition is None:
         return pairs
@@ -75,11 +76,20 @@ def with_first_match(rows: DataFrame, first_matches: DataFrame) -> DataFrame:
     )
 
 
-def to_emissions(rows: DataFrame, emission: Column) -> DataFrame:
-    """Select rows or pairs as emissions, in `EMISSION_COLUMNS`."""
+def to_emissions(rows: DataFrame, emission: Column, emitting_watermark: Column | None = None) -> DataFrame:
+    """Select rows or pairs as emissions, in `EMISSION_COLUMNS` and `CAUSE_COLUMNS`.
+
+    Args:
+        rows: Rows or pairs with `emitting_row`.
+        emission: Kind of the emissions.
+        emitting_watermark: Least watermark that emits a row, ms; None if `emitting_row` emits all of them.
+    """
     null = F.lit(None).cast("long")
     constants = {"emission": emission, "pane": F.lit(0), "result_time": null, "window_start": null, "window_end": null}
-    return rows.select(*(constants.get(name, F.col(name)).alias(name) for name in EMISSION_COLUMNS))
+    constants["emitting_watermark"] = null if emitting_watermark is None else emitting_watermark
+    constants["emission_order"] = F.lit(None).cast(EMISSION_ORDER_TYPE)
+    names = (*EMISSION_COLUMNS, *CAUSE_COLUMNS)
+    return rows.select(*(constants.get(name, F.col(name)).alias(name) for name in names))
 
 
 def _get_field_names(rows: DataFrame, side: str) -> list[str]:

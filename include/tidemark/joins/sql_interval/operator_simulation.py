@@ -10,7 +10,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -25,6 +25,8 @@ _EXTRA_FIELDS = T.StructType([
     T.StructField("role", T.StringType()),
     T.StructField("left_last_cleanup", T.LongType()),
     T.StructField("right_last_cleanup", T.LongType()),
+    T.StructField("emitting_row", T.StructType([T.StructField(n, T.LongType()) for n in ("clock", "tiebreak")])),
+    T.StructField("emitting_watermark", T.LongType()),
 ])  # fmt: skip
 _OUTPUT_COLUMNS = ("first_match_slice", "cleanup_time", "timer_slice", "removal_slice", "eviction_slice")
 _INPUT_COLUMNS = (
@@ -34,6 +36,8 @@ _INPUT_COLUMNS = (
     "event_time",
     "match_hash",
     "slice",
+    "clock",
+    "tiebreak",
     "epoch",
     "condition_matches",
     "rejected",
@@ -63,8 +67,8 @@ def replay_lanes(rows: DataFrame, timelines: Mapping[int, Timeline], first_slice
 
     Returns:
         Rows with a `role`: `state` for each participating row, with its carried columns and `eviction_slice`;
-        `matched`, `padded_left` or `padded_right` for an emission; `end` for each slice, with the last cleanup of each
-        side.
+        `matched`, `padded_left` or `padded_right` for an emission, with `CAUSE_COLUMNS`; `end` for each slice, with the
+        last cleanup of each side.
     """
     schema = T.StructType([*(T.StructField(f.name, f.dataType) for f in rows.schema), *_EXTRA_FIELDS])
     arrow_schema = to_arrow_schema(schema)
@@ -87,6 +91,8 @@ class _Row:
     event_time: int
     match_hash: int
     slice: int
+    clock: int
+    tiebreak: int
     epoch: int
     condition_matches: frozenset[int] | None
     rejected: str | None
@@ -106,6 +112,19 @@ class _Row:
         return not self.has_null_key and (right.condition_matches is None or left.match_hash in right.condition_matches)
 
 
+class _Emission(NamedTuple):
+    role: str
+    left: int | None
+    """Offset of the left row."""
+    right: int | None
+    """Offset of the right row."""
+    slice: int
+    emitting_row: dict[str, int] | None
+    """Position of the row that emits it."""
+    emitting_watermark: int | None
+    """Time of the timer that emits it, if no row does, ms."""
+
+
 @dataclass
 class _Operator:
     """State and steps of `RowTimeIntervalJoin`; for the rules see `flink_sql.IntervalRules`."""
@@ -123,12 +142,15 @@ class _Operator:
     """Current epoch."""
     slice_number: int = 0
     """Current slice."""
-    emissions: list[tuple[str, int | None, int | None, int]] = field(default_factory=list)
-    """Role, offsets of the left and the right row, and slice."""
+    emissions: list[_Emission] = field(default_factory=list)
     caches: defaultdict[_CacheKey, list[_Row]] = field(default_factory=lambda: defaultdict(list))
     timers: dict[_CacheKey, tuple[int, _Row]] = field(default_factory=dict)
     """Timer of each cache, and the row that it was set for."""
     timer_queue: list[tuple[int, _CacheKey]] = field(default_factory=list)
+    current_row: _Row | None = None
+    """Row that is processed, if no timer is."""
+    current_timer: int | None = None
+    """Time of the timer that fires."""
 
     @property
     def operator_time(self) -> int:
@@ -162,6 +184,7 @@ class _Operator:
 
     def process_row(self, row: _Row) -> None:
         """Look up a row's partners, and cache the row."""
+        self.current_row, self.current_timer = row, None
         other_side = OTHER[row.side]
         earliest, latest = row.event_time - self.wait_by_side[other_side], row.event_time + self.wait_by_side[row.side]
         if self._get_expiration_time(other_side) < latest:
@@ -182,7 +205,8 @@ class _Operator:
         """Advance the watermark, and fire the timers that it reaches (inclusive)."""
         self.watermark = max(self.watermark, watermark)
         while self.timer_queue and self.timer_queue[0][0] <= self.watermark:
-            self._fire_timer(heapq.heappop(self.timer_queue)[1])
+            self.current_row, (self.current_timer, cache_key) = None, heapq.heappop(self.timer_queue)
+            self._fire_timer(cache_key)
 
     def _fire_timer(self, cache_key: _CacheKey) -> None:
         _, row = self.timers.pop(cache_key)
@@ -233,7 +257,7 @@ class _Operator:
             row.eviction_slice = self.slice_number
         if row.side in self.padded_sides and row.first_match_slice is None:
             left, right = (row.offset, None) if row.side == "left" else (None, row.offset)
-            self.emissions.append((f"padded_{row.side}", left, right, self.slice_number))
+            self._emit(f"padded_{row.side}", left, right)
 
     def _emit_match(self, row: _Row, partner: _Row) -> None:
         for matched_row in (row, partner):
@@ -241,7 +265,12 @@ class _Operator:
                 self.slice_number if matched_row.first_match_slice is None else matched_row.first_match_slice
             )
         left, right = (row, partner) if row.side == "left" else (partner, row)
-        self.emissions.append(("matched", left.offset, right.offset, self.slice_number))
+        self._emit("matched", left.offset, right.offset)
+
+    def _emit(self, role: str, left: int | None, right: int | None) -> None:
+        row = self.current_row
+        position = {"clock": row.clock, "tiebreak": row.tiebreak} if row else None
+        self.emissions.append(_Emission(role, left, right, self.slice_number, position, self.current_timer))
 
 
 def _replay_lane(table: pa.Table, timeline: Timeline, first_slice: int, schema: pa.Schema) -> pa.Table:
@@ -300,15 +329,14 @@ def _build_states(table: pa.Table, rows: list[_Row], schema: pa.Schema) -> pa.Ta
 
 
 def _build_emissions(table: pa.Table, operator: _Operator, schema: pa.Schema) -> pa.Table:
-    left_offsets, right_offsets = (
-        pa.array([emitted[side] for emitted in operator.emissions], pa.int64()) for side in (1, 2)
-    )
+    names = ("role", "slice", "emitting_row", "emitting_watermark")
     columns = {
-        "role": pa.array([emitted[0] for emitted in operator.emissions], pa.string()),
-        "slice": pa.array([emitted[3] for emitted in operator.emissions], pa.int64()),
-        "left": table["left"].take(left_offsets),
-        "right": table["right"].take(right_offsets),
+        name: pa.array([getattr(emission, name) for emission in operator.emissions], schema.field(name).type)
+        for name in names
     }
+    for side in OTHER:
+        offsets = pa.array([getattr(emission, side) for emission in operator.emissions], pa.int64())
+        columns[side] = table[side].take(offsets)
     return _build_table(table.slice(0, 0), columns, schema)
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from typing_extensions import override
 
-from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason
+from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason, row_position
 from tidemark.joins.datastream_interval import join_by_interval
 from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
@@ -83,6 +83,7 @@ class ProcessingTimeJoin(Join):
             is_unmatched = F.col("first_match_slice").isNull() & is_padded(F.col("side"), self.join_type)
             is_removed = F.col("removal_slice").isNotNull() & (F.col("removal_slice") >= first_slice)
             padded = states.where(is_unmatched & is_removed).withColumn("slice", F.col("removal_slice"))
+            padded = padded.withColumn("emitting_row", row_position())
             joined = joined.unionByName(to_emissions(padded, F.concat(F.lit("padded_"), "side")))
             late_outputs.append(
                 _select_lost_rows(states.where(is_unmatched & F.col("removal_slice").isNull()), job_rows)

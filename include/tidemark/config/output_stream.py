@@ -1,0 +1,178 @@
+"""Inputs that are the output of another pipeline: the columns of its output stream, and which joins can be chained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from tidemark.config.inputs import PipelineInput, Upstream
+from tidemark.config.sides import SIDES, SideName
+from tidemark.config.types import to_millis
+
+if TYPE_CHECKING:
+    from tidemark.config.pipeline import Pipeline
+
+OUTPUT_STREAM = "output_stream"
+"""Table, and setting, of a pipeline whose output another pipeline reads."""
+EMITTED_AT = "_emitted_at"
+"""Arrival of the event that emits a row, a timestamp."""
+EMITTED_ORDER = "_emitted_order"
+"""Order of this event among those with equal arrivals."""
+OUTPUT_WATERMARK = "_watermark"
+"""Watermark that the operator emits after the event, ms. It is null in rows, and rows without one are no watermark."""
+ORDER_STEPS = 1024
+"""Factor of `_emitted_order`: rows that one event emits, and then its watermark, have consecutive numbers."""
+MAX_DEPTH = 3
+"""Most joins before another one. `ORDER_STEPS` to this power, times the order of the end of input, is a long."""
+EVENT_TIME = "_event_time"
+"""Event time of a row in flink-datastream."""
+EVENT_TIMES: dict[SideName, str] = {"left": "_left_event_time", "right": "_right_event_time"}
+"""Event times of a row in flink-sql, where the next join selects one: null if the side is padded."""
+EMISSION_ORDER = "_emission_order"
+"""Order of a row among those that one event emits, in flink-datastream. A window may fire for each of them."""
+
+
+def to_input(fields: PipelineInput, upstream: Pipeline) -> dict[str, Any]:
+    """Return the content of the input that reads a pipeline's output stream.
+
+    Args:
+        fields: Content of the input in the pipeline file.
+        upstream: The pipeline that it names.
+
+    Raises:
+        ValueError: The pipeline writes no output stream, or the event time is missing or ambiguous.
+    """
+    for problem in _find_input_problems(fields, upstream):
+        raise ValueError(problem)
+    window = upstream.join.window
+    return {
+        **fields.model_dump(mode="json", exclude_unset=True, exclude={"pipeline", "event_time"}),
+        "table": f"{upstream.output}/{OUTPUT_STREAM}",
+        "event_time": EVENT_TIMES[fields.event_time] if fields.event_time else EVENT_TIME,
+        "arrival": EMITTED_AT,
+        "tiebreak": EMITTED_ORDER,
+        "recorded_watermark": {"column": OUTPUT_WATERMARK, "unit": "ms"},
+        "upstream": Upstream(
+            pipeline=upstream.name,
+            dialect=upstream.dialect,
+            window=None if window is None else window.model_dump(mode="json", exclude_defaults=True),
+            slices=upstream.slices.model_dump(mode="json", include={"every", "start", "time_zone"}),
+            depth=compute_depth(upstream) + 1,
+        ).model_dump(mode="json"),
+    }
+
+
+def parse_input(content: dict[str, Any]) -> PipelineInput:
+    """Parse an input that names a pipeline.
+
+    Raises:
+        ValueError: A field is unknown or invalid.
+    """
+    try:
+        return PipelineInput.model_validate(content)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        field = ".".join(map(str, problem["loc"]))
+        allowed = ", ".join(PipelineInput.model_fields)
+        raise ValueError(f"{field}: {problem['msg']}. An input from a pipeline has {allowed}.") from None
+
+
+def compute_depth(pipeline: Pipeline) -> int:
+    """Return the number of joins before a pipeline's own in its longest chain."""
+    upstreams = (getattr(pipeline, side).upstream for side in SIDES)
+    return max((upstream.depth for upstream in upstreams if upstream), default=0)
+
+
+def compute_order_factor(pipeline: Pipeline, side: SideName) -> int:
+    """Return the factor by which the tiebreaks of an input are multiplied, so that both inputs have one order.
+
+    The output stream of a pipeline has more numbers between two tiebreaks than its inputs have.
+    """
+    upstream = getattr(pipeline, side).upstream
+    return int(ORDER_STEPS ** (compute_depth(pipeline) - (upstream.depth if upstream else 0)))
+
+
+def compute_watermark_delay(pipeline: Pipeline) -> int:
+    """Return the time that the pipeline's operator subtracts from the watermarks it emits, ms.
+
+    Flink SQL's interval join subtracts the longest time that it waits for a partner, also if it is an inner join.
+    """
+    interval = pipeline.join.interval
+    if pipeline.dialect != "flink-sql" or interval is None:
+        return 0
+    assert interval.lower is not None and interval.upper is not None, "dialect_support checks this"  # noqa: PT018
+    return max(0, to_millis(interval.upper), -to_millis(interval.lower))
+
+
+def check_chain(pipeline: Pipeline) -> None:
+    """Check that a pipeline can write the output stream, and read those of other pipelines, if it does.
+
+    Raises:
+        ValueError: A join or a setting is not supported in a chain.
+    """
+    for problem in _find_output_problems(pipeline) if pipeline.output_stream else ():
+        raise ValueError(f"output_stream: {problem}")
+    for side in SIDES:
+        if upstream := getattr(pipeline, side).upstream:
+            for problem in _find_upstream_problems(pipeline, upstream):
+                raise ValueError(f"{side}.pipeline: {problem}")
+
+
+def _find_input_problems(fields: PipelineInput, upstream: Pipeline) -> Iterator[str]:
+    if not upstream.output_stream:
+        yield f"pipeline {upstream.name} has no output stream. Set `output_stream: on` in its file, and reprocess it."
+    if upstream.dialect == "flink-sql" and fields.event_time is None:
+        yield f"event_time is missing. Write left or right: the side of {upstream.name} whose event time rows keep."
+    if upstream.dialect == "flink-datastream" and fields.event_time is not None:
+        yield "event_time: rows of flink-datastream have one event time, that of the emission. Remove it."
+
+
+def _find_output_problems(pipeline: Pipeline) -> Iterator[str]:
+    join = pipeline.join
+    if pipeline.dialect == "spark":
+        yield "dialect spark is not supported in a chain: its rules are not known. Remove it."
+    yield from _find_join_problems(pipeline)
+    if join.type in {"semi", "anti"} or join.api == "cogroup" or pipeline.explode is not None:
+        name = "join.api: cogroup" if join.api == "cogroup" else f"join.type: {join.type}"
+        yield f"{'explode' if pipeline.explode is not None else name} is not supported before another join. Remove it."
+    if join.emit == "latest":
+        yield "join.emit: latest is no output of Flink. Remove it."
+    if any(expectation.on_failure == "quarantine" for expectation in pipeline.quality):
+        yield "rows in quarantine would be missing in the next join. Use on_failure: stop, or remove output_stream."
+
+
+def _find_join_problems(pipeline: Pipeline) -> Iterator[str]:
+    """Yield settings of a join whose output, or whose lateness in a chain, is not known."""
+    join = pipeline.join
+    if not join.has_default_firing:
+        yield "triggers and evictors are not supported in a chain. Remove them."
+    if pipeline.uses_processing_time_only:
+        yield "processing time is not supported in a chain. Use event time."
+    if pipeline.dialect == "flink-sql" and join.window and join.window.session:
+        yield "session windows of flink-sql are not supported in a chain. Use other windows."
+    if pipeline.restarts:
+        yield "restarts are not supported in a chain. Remove them."
+    for side in SIDES:
+        source = getattr(pipeline, side)
+        for name in ("partition", "idle_timeout"):
+            if getattr(source, name):
+                yield f"{side}.{name} is not supported in a chain. Remove it."
+
+
+def _find_upstream_problems(pipeline: Pipeline, upstream: Upstream) -> Iterator[str]:
+    if upstream.depth > MAX_DEPTH:
+        yield f"a chain has at most {MAX_DEPTH + 1} joins, and {upstream.pipeline} is the output of {upstream.depth}."
+    if pipeline.dialect != upstream.dialect:
+        yield f"{upstream.pipeline} has dialect {upstream.dialect}. Both joins of a chain are of one dialect."
+    yield from _find_join_problems(pipeline)
+    own = pipeline.slices.model_dump(mode="json", include={"every", "start", "time_zone"})
+    if own != upstream.slices:
+        yield f"slices differ from those of {upstream.pipeline} ({upstream.slices}). Use the same slices."
+    window = pipeline.join.window and pipeline.join.window.model_dump(mode="json", exclude_defaults=True)
+    if pipeline.dialect == "flink-sql" and window and upstream.window and window != upstream.window:
+        yield (
+            f"join.window differs from that of {upstream.pipeline}. Flink's planner makes it a regular join, without a "
+            "watermark. Use the same windows."
+        )

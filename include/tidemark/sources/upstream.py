@@ -1,0 +1,68 @@
+"""Find up to when the pipelines are committed whose output a pipeline reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.config import Input, Pipeline
+from tidemark.config.output_stream import OUTPUT_STREAM
+from tidemark.config.sides import SIDES, SideName
+from tidemark.delta.paths import resolve_path
+from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.staleness import stale
+from tidemark.timegrid.slices import Grid
+
+
+@dataclass(frozen=True)
+class UpstreamState:
+    """Committed slices of a pipeline whose output is an input. Its grid is that of the pipeline that reads it."""
+
+    side: SideName
+    pipeline: str
+    end: int | None
+    """Slice after the last one that may be read: the slices before it have no gap, and none is stale. None without
+    slices."""
+    stale_slice: int | None
+    """First stale slice, if there is one: `end` is before it."""
+    drained_slice: int | None
+    """Slice after which its inputs have ended."""
+
+    @classmethod
+    def from_ledger(cls, side: SideName, pipeline: str, ledger: Ledger) -> UpstreamState:
+        """Find the state of a pipeline by its ledger."""
+        numbers, stale_slice = list(ledger.entries), min(stale(ledger), default=None)
+        gap = next((number + 1 for number in numbers if number + 1 not in ledger.entries), None)
+        end = gap if stale_slice is None or gap is None else min(gap, stale_slice)
+        drained = ledger.last.number if ledger.last and ledger.last.drained else None
+        return cls(side, pipeline, end, stale_slice, drained)
+
+    def explain(self, grid: Grid) -> str:
+        """Describe in one line what is committed, and how to commit more."""
+        if self.end is None:
+            return f"{self.pipeline} has no committed slice. Run tidemark run {self.pipeline} first."
+        if self.stale_slice == self.end:
+            return f"slice {grid.label(self.end)} of {self.pipeline} is stale. Run tidemark run {self.pipeline} first."
+        return f"{self.pipeline} is committed up to {grid.label(self.end)}. Run tidemark run {self.pipeline} first."
+
+
+def read_upstreams(pipeline: Pipeline, lake: str, *, applies_commits: bool) -> list[UpstreamState]:
+    """Read the state of the pipelines whose output a pipeline reads.
+
+    Args:
+        pipeline: The pipeline that reads.
+        lake: Folder or URI of the pipelines' tables.
+        applies_commits: Apply commits of their ledgers that their tables lack, so that a reader sees all rows.
+    """
+    grid, read = Grid.from_config(pipeline.slices), Ledger.read if applies_commits else Ledger.read_without_sync
+    inputs: dict[SideName, Input] = {side: getattr(pipeline, side) for side in SIDES}
+    return [
+        UpstreamState.from_ledger(side, source.upstream.pipeline, read(_locate_tables(source, lake), grid))
+        for side, source in inputs.items()
+        if source.upstream
+    ]
+
+
+def _locate_tables(source: Input, lake: str) -> PipelineTables:
+    """Return the tables of the pipeline whose output stream is an input."""
+    return PipelineTables(resolve_path(lake, source.table.removesuffix(f"/{OUTPUT_STREAM}")))
