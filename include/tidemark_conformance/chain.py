@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from tidemark.config import Pipeline
 from tidemark.config.loader import with_overrides
-from tidemark.config.output_stream import EMISSION_ORDER, OUTPUT_WATERMARK, compute_watermark_delay
+from tidemark.config.output_stream import EMISSION_ORDER, OUTPUT_WATERMARK
 from tidemark.config.sides import SIDES, SideName
 from tidemark.execution.output_stream import add_drain, list_output_watermarks, place_emissions
 from tidemark.execution.replay import ReplayResult
@@ -49,6 +49,14 @@ class ChainAdapter:
     def second(self) -> FlinkAdapter:
         """The second join, whose right input is C."""
         return self._create_adapter("second", (None, "c"), {"C": "R"})
+
+    @property
+    def watermark_delay(self) -> int:
+        """Time that the first operator subtracts from its watermarks, ms."""
+        if self.vector["first"]["dialect"] != "sql_interval":
+            return 0
+        params = self.first.params
+        return max(0, int(params["upper"]), -int(params["lower"]))
 
     @property
     def job_key(self) -> object:
@@ -222,8 +230,7 @@ def _read_output_stream(
 
 
 def _list_watermarks(advances: DataFrame, adapters: Sequence[ChainAdapter]) -> DataFrame:
-    delays = [compute_watermark_delay(adapter.first.create_pipeline()) for adapter in adapters]
-    delay = F.get(F.array(*map(lit_long, delays)), F.col("lane").cast("int"))
+    delay = F.get(F.array(*(lit_long(adapter.watermark_delay) for adapter in adapters)), F.col("lane").cast("int"))
     return list_output_watermarks(advances, delay)
 
 

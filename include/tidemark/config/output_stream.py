@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from tidemark.config.dialect_support import TICK_MICROS
 from tidemark.config.inputs import PipelineInput, Upstream
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import to_millis
 
 if TYPE_CHECKING:
     from tidemark.config.pipeline import Pipeline
@@ -102,8 +102,9 @@ def compute_watermark_delay(pipeline: Pipeline) -> int:
     interval = pipeline.join.interval
     if pipeline.dialect != "flink-sql" or interval is None:
         return 0
-    assert interval.lower is not None and interval.upper is not None, "dialect_support checks this"  # noqa: PT018
-    return max(0, to_millis(interval.upper), -to_millis(interval.lower))
+    lower, upper = interval.to_closed(TICK_MICROS[pipeline.dialect])
+    assert lower is not None and upper is not None, "dialect_support checks this"  # noqa: PT018
+    return max(0, upper, -lower)
 
 
 def check_chain(pipeline: Pipeline) -> None:

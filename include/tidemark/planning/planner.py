@@ -10,7 +10,7 @@ from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.errors import prefix_errors
+from tidemark.errors import IncompleteInputError, prefix_errors
 from tidemark.joins.output_schema import check_expressions, list_emission_columns
 from tidemark.joins.rules.spark import list_unbounded_sides
 from tidemark.ledger.adoption import find_adoption, list_adopted_slices
@@ -30,6 +30,7 @@ from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import get_schemas
 from tidemark.sources.upstream import read_upstreams
 from tidemark.spark.lazy_session import resolve_session
+from tidemark.timegrid.slices import Grid
 
 
 def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Request) -> Plan:
@@ -47,6 +48,9 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     """
     PipelineTables.from_config(pipeline, lake).check_writable()
     upstreams = read_upstreams(pipeline, lake, applies_commits=True)
+    for upstream in upstreams:
+        if upstream.end is None:  # Its output stream may not exist yet.
+            raise IncompleteInputError(upstream.explain(Grid.from_config(pipeline.slices)))
     inputs = open_inputs(spark, pipeline, lake)
     schemas = get_schemas(inputs)
     with prefix_errors(pipeline.command_argument):

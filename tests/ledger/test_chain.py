@@ -1,0 +1,110 @@
+"""Chains of pipelines over Delta tables: slices, reprocessing, and what a pipeline waits for."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import yaml
+
+from tidemark.config import load_pipeline
+from tidemark.config.loader import with_overrides
+from tidemark.errors import IncompleteInputError, SliceOrderError
+from tidemark.execution.run import execute
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+ROW = "k string, happened timestamp, arrived timestamp, v int"
+
+
+def at(minute, second=0):
+    return START + timedelta(minutes=minute, seconds=second)
+
+
+def create_rows(first, minutes, late=()):
+    """Create a row per minute and key; rows of `late` minutes happened 40 minutes before their arrival."""
+    return [
+        (key, at(minute - 40 if minute in late else minute), at(minute, second), first + 2 * minute + second)
+        for minute in minutes
+        for second, key in enumerate("ab")
+    ]
+
+
+class Chain:
+    """The pipelines `orders` and `shipments`, which reads the output of `orders`."""
+
+    def __init__(self, spark, lake, folder, join_type, output):
+        self.spark, self.lake = spark, lake
+        times = {"event_time": "happened", "arrival": "arrived", "watermark_delay": "1 minute"}
+        content = {
+            "name": f"orders{output}",
+            "dialect": "flink-sql",
+            "left": {"table": "a", **times},
+            "right": {"table": "b", **times},
+            "join": {"keys": ["k"], "type": join_type, "interval": {"lower": "-2 minutes", "upper": "2 minutes"}},
+            "slices": {"every": "30 minutes", "start": "2024-01-01T00:00:00Z"},
+            "output_stream": True,
+            "quality_defaults": False,
+        }
+        self.first = self._write(folder, content)
+        second = {
+            **content,
+            "name": f"shipments{output}",
+            "left": {"pipeline": f"orders{output}", "event_time": "left"},
+            "right": {"table": "c", **times},
+            "join": {**content["join"], "keys": [{"left": "left_k", "right": "k"}]},
+        }
+        self.second = self._write(folder, {key: value for key, value in second.items() if key != "output_stream"})
+
+    @staticmethod
+    def _write(folder, content):
+        path = folder / f"{content['name']}.yaml"
+        path.write_text(yaml.safe_dump(content, sort_keys=False))
+        return load_pipeline(path)
+
+    def plan(self, settings, **request):
+        return create_plan(self.spark, settings, str(self.lake), Request(**request))
+
+    def run(self, settings, **request):
+        return list(execute(self.spark, self.plan(settings, **request), lambda *_: None))
+
+    def read(self, settings):
+        """Count the emissions by slice, kind and values of both inputs."""
+        rows = self.spark.read.format("delta").load(f"{self.lake}/{settings.output}/emissions")
+        sides = [name for name in ("left_v", "left_left_v", "left_right_v", "right_v") if name in rows.columns]
+        return Counter(tuple(row) for row in rows.select("_slice", "_emission", *sides).collect())
+
+
+@pytest.fixture
+def chain(spark, lake, tmp_path, monkeypatch):
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(tmp_path))
+    return lambda output="", join_type="left": Chain(spark, lake, tmp_path, join_type, output)
+
+
+def test_run_chain_in_slices_and_in_one_job_emits_same_rows_and_reprocess_ripples(chain, write):
+    write("a", create_rows(1000, range(0, 120), late={35, 36, 70}), ROW)
+    write("b", create_rows(2000, range(0, 120, 2), late={50}), ROW)
+    write("c", create_rows(3000, range(0, 120, 3), late={65, 66}), ROW)
+    by_slice, at_once = chain(), chain("_at_once")
+
+    with pytest.raises(IncompleteInputError, match="orders has no committed slice. Run tidemark run orders first."):
+        by_slice.plan(by_slice.second, end=at(30))
+    for end in (30, 60, 90, 120):
+        by_slice.run(by_slice.first, end=at(end), slices_per_job=1)
+        assert not by_slice.plan(by_slice.second, end=at(end)).notes
+        by_slice.run(by_slice.second, end=at(end), slices_per_job=1)
+    for settings in (at_once.first, at_once.second):
+        at_once.run(settings, end=at(120), drain=False)
+
+    rows = by_slice.read(by_slice.second)
+    assert rows == at_once.read(at_once.second)
+    assert {kind for _, kind, *_ in rows} == {"matched", "padded_left"}
+
+    write("b", [("a", at(61), at(61, 30), 9999)], ROW)  # lands late in slice 2
+    settings = with_overrides(by_slice.first, {"on_late_arriving_rows": "reprocess"})
+    by_slice.run(settings, reprocess=True, start=at(60), end=at(90))
+    plan = by_slice.plan(by_slice.second)
+
+    assert [part.slices for part in plan.slice_ranges] == [range(2, 3)]
+    with pytest.raises(SliceOrderError, match="--drain: the inputs of orders have not ended"):
+        by_slice.plan(by_slice.second, end=at(150), drain=True)
