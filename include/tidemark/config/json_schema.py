@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidemark.config.inputs import PipelineInput
 from tidemark.config.loader import USE
 from tidemark.config.pipeline import Pipeline
 from tidemark.config.sides import SIDES
@@ -21,6 +22,9 @@ def build_json_schema() -> dict[str, Any]:
         _allow(definitions, name, {"type": "string"})
     _allow(definitions, "Trigger", {"enum": ["event_time", "processing_time"]})
     definitions["Expectation"]["additionalProperties"] = True
+    definitions["Input"]["properties"].pop("upstream")  # the loader fills it in from `pipeline`
+    definitions.pop("Upstream")
+    definitions["PipelineInput"] = PipelineInput.model_json_schema()
     _add_shared_inputs(properties, definitions)
     kafka = {"type": "object", "properties": {"kafka": {"$ref": "#/$defs/TimeColumn"}}, "required": ["kafka"]}
     definitions["Input"]["properties"]["arrival"]["anyOf"].insert(1, kafka | {"additionalProperties": False})
@@ -42,7 +46,8 @@ def _add_shared_inputs(properties: dict[str, Any], definitions: dict[str, Any]) 
     }
     definitions["SharedInput"] = {**shared, "title": "SharedInput", "required": [USE]}
     for side in SIDES:
-        forms: list[dict[str, Any]] = [{"$ref": f"#/$defs/{name}"} for name in ("Input", "SharedInput")]
-        description = f"{side.title()} input: its settings, or the name of a shared input."
+        names = ("Input", "SharedInput", "PipelineInput")
+        forms: list[dict[str, Any]] = [{"$ref": f"#/$defs/{name}"} for name in names]
+        description = f"{side.title()} input: its settings, the name of a shared input, or the output of a pipeline."
         forms.append({"type": "string", "description": _USE_DESCRIPTION})
         properties[side] = {"description": description, "anyOf": forms}

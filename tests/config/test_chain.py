@@ -1,0 +1,108 @@
+"""Pipelines whose input is the output of another pipeline: how the file is read, and which joins are refused."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.config.pipeline_files import PROJECT
+from tidemark.config import load_pipeline
+from tidemark.config.loader import with_overrides
+from tidemark.config.output_stream import compute_order_factor, compute_watermark_delay
+from tidemark.errors import PipelineFileError
+
+TIMES = {"event_time": "ts", "arrival": "at", "watermark_delay": "1 minute"}
+FIRST = {
+    "name": "orders_payments",
+    "dialect": "flink-sql",
+    "left": {"table": "orders", **TIMES},
+    "right": {"table": "payments", **TIMES},
+    "join": {"keys": ["k"], "type": "left", "interval": {"lower": "-1 minute", "upper": "5 minutes"}},
+    "slices": {"every": "1 hour", "start": "2026-01-01T00:00:00Z"},
+    "output_stream": True,
+}
+SECOND = {
+    **{key: value for key, value in FIRST.items() if key != "output_stream"},
+    "name": "shipments",
+    "left": {"pipeline": "orders_payments", "event_time": "left"},
+    "join": {**FIRST["join"], "keys": [{"left": "left_k", "right": "k"}]},
+}
+DATASTREAM = {"dialect": "flink-datastream", "join": {**FIRST["join"], "type": "inner"}}
+
+
+def load(folder, first=None, second=None):
+    """Write both files with changes, and load the second one."""
+    for content in ({**FIRST, **(first or {})}, {**SECOND, **(second or {})}):
+        (folder / f"{content['name']}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    return load_pipeline(folder / "shipments.yaml")
+
+
+def test_load_pipeline_input_reads_output_stream_of_other_pipeline(tmp_path):
+    pipeline = load(tmp_path)
+
+    assert pipeline.left.table == "orders_payments/output_stream"
+    assert pipeline.left.event_time.column == "_left_event_time"
+    assert pipeline.left.upstream.depth == 1
+    assert (pipeline.on_late_arriving_rows, pipeline.on_input_delete) == ("reprocess", "reprocess")
+    assert with_overrides(pipeline, {"join.type": "inner"}).left == pipeline.left
+
+
+def test_load_pipeline_docs_example_is_valid_chain(tmp_path):
+    page = (PROJECT / "docs/chains.md").read_text()
+    for block in re.findall(r"^```(?:yaml|{\.yaml \.chained})\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        (tmp_path / f"{yaml.safe_load(block)['name']}.yaml").write_text(block)
+
+    assert load_pipeline(tmp_path / "orders_shipments.yaml").left.upstream.pipeline == "orders_payments"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({"output_stream": False}, {}, "orders_payments has no output stream. Set `output_stream: on`"),
+        ({}, {"left": {"pipeline": "orders_payments"}}, "event_time is missing. Write left or right"),
+        ({}, {"left": {"pipeline": "orders_payments", "table": "x"}}, "An input from a pipeline has pipeline, event"),
+        ({}, {"left": {"pipeline": "order_payments", "event_time": "left"}}, "Did you mean orders_payments"),
+        (DATASTREAM, DATASTREAM, "rows of flink-datastream have one event time"),
+        ({}, {"slices": {"every": "2 hours", "start": "2026-01-01T00:00:00Z"}}, "Use the same slices"),
+        ({}, {"restarts": ["2026-01-02T00:00:00Z"]}, "restarts are not supported in a chain"),
+        ({}, {"right": {"table": "c", **TIMES, "idle_timeout": "1 minute"}}, "idle_timeout"),
+        ({}, {"join": {"keys": ["k"], "window": {"session": {"gap": "1 minute"}}}}, "session windows of flink-sql"),
+        ({"explode": "array(named_struct('x', 1))"}, {}, "explode is not supported before another join"),
+        (
+            {"join": {"keys": ["k"], "window": {"tumbling": "1 minute"}}},
+            {"join": {"keys": ["k"], "window": {"tumbling": "2 minutes"}}},
+            "Flink's planner makes it a regular join",
+        ),
+        ({"left": {"pipeline": "shipments", "event_time": "left"}}, {}, "A chain must not read its own output"),
+    ],
+)
+def test_load_pipeline_unsupported_chain_is_refused_by_name(tmp_path, first, second, message):
+    with pytest.raises(PipelineFileError, match=re.escape(message)) as error:
+        load(tmp_path, first, second)
+
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("interval", "delay"),
+    [
+        ({"lower": "-1 minute", "upper": "5 minutes"}, 300_000),
+        ({"lower": "-6 minutes", "upper": "5 minutes"}, 360_000),
+        ({"lower": "-6 minutes", "upper": "-5 minutes"}, 360_000),
+        ({"lower": "5 minutes", "upper": "6 minutes", "upper_inclusive": False}, 359_999),
+    ],
+)
+def test_compute_watermark_delay_is_longest_wait_of_either_side(tmp_path, interval, delay):
+    load(tmp_path, {"join": {**FIRST["join"], "interval": interval}})
+
+    assert compute_watermark_delay(load_pipeline(tmp_path / "orders_payments.yaml")) == delay
+
+
+def test_compute_order_factor_three_joins_gives_both_inputs_one_order(tmp_path: Path):
+    load(tmp_path, {}, {"output_stream": True})
+    third = {**SECOND, "name": "third", "left": {"pipeline": "shipments", "event_time": "left"}}
+    (tmp_path / "third.yaml").write_text(yaml.safe_dump(third))
+    pipeline = load_pipeline(tmp_path / "third.yaml")
+
+    assert [compute_order_factor(pipeline, side) for side in ("left", "right")] == [1, 1024**2]
