@@ -50,7 +50,7 @@ class FlinkAdapter(VectorAdapter):
 
     An input without a delay has recorded its watermarks: the `watermark` of an event was emitted just before it.
     `restarts` contains the numbers of the first events read after a failure of the job; a failure after the last event
-    has the number that would be next.
+    has the number that would be next. An event with `simultaneous` arrives at the position of the event before it.
     """
 
     dialect: str
@@ -92,10 +92,14 @@ class FlinkAdapter(VectorAdapter):
 
     @override
     def read_steps(self) -> Iterator[list[Row]]:
-        for event in self.vector["events"][: self._last + 1]:
+        events = self.vector["events"][: self._last + 1]
+        steps, position = [list[Row]() for _ in events], 0
+        for number, event in enumerate(events):
+            position = position if event.get("simultaneous") else number
             ts = None if event["ts"] == -(2**63) else event["ts"]  # Flink's marker for a row without a timestamp
-            is_read = event["side"] in _SIDES  # a chain has events of other inputs between
-            yield [{**event, "side": _SIDES[event["side"]], "ts": ts}] if is_read else []
+            if event["side"] in _SIDES:  # a chain has events of other inputs between
+                steps[position].append({**event, "side": _SIDES[event["side"]], "ts": ts})
+        return iter(steps)
 
     @property
     def _recorded_watermark_sides(self) -> tuple[str, ...]:
@@ -343,8 +347,8 @@ class SqlIntervalOnProcessingTime(SqlInterval):
 
     @override
     def read_steps(self) -> Iterator[list[Row]]:
-        for [event] in super().read_steps():
-            yield [{**event, "ts": event["pt"]}]  # the vector's own times only determine watermarks
+        for step in super().read_steps():
+            yield [{**event, "ts": event["pt"]} for event in step]  # the vector's own times only determine watermarks
 
     @override
     def processing_times(self, cut: Cut, slices: range) -> dict[int, int]:

@@ -9,6 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from tests.semantics.recorded_watermarks import parse_lags, split_event
@@ -67,9 +68,17 @@ class Oracle:
         return self.reach["L"] + self.reach["R"] < 0
 
     def feed(self, row: Row) -> list[Ids]:
+        return self.feed_simultaneous([row])
+
+    def feed_simultaneous(self, rows: list[Row]) -> list[Ids]:
+        """Feed rows of one position. All see the watermark before the first of them, left rows are first."""
         if self.is_empty:  # the planner omits the operator
-            return self._pad([row])
-        return self._probe(row) + self._cache_or_pad(row) + self.advance({row.side: row.ts - self.lag[row.side]})
+            return self._pad(rows)
+        emitted = list[Ids]()
+        for row in sorted(rows, key=lambda row: (row.side, row.ts)):
+            emitted += self._probe(row) + self._cache_or_pad(row)
+        newest = {side: [row.ts for row in rows if row.side == side] for side in self.lag}
+        return emitted + self.advance({side: max(ts) - self.lag[side] for side, ts in newest.items() if ts})
 
     def restart(self) -> None:
         """Restart the job from its last checkpoint: caches and timers are recovered, the fields are initial."""
@@ -155,6 +164,8 @@ def compute_expected(vector: dict) -> dict:
     """Return the expected result of a vector's events, in the form of the vector. No row is ever dropped."""
     oracle, emitted, watermark_out, error = create_oracle(vector), [], [], {}
     for at, event in enumerate(vector["events"]):
+        if event.get("simultaneous"):  # fed with the first row of its position
+            continue
         if at in vector.get("restarts", ()):
             oracle.restart()
         if event["ts"] is None:
@@ -163,7 +174,9 @@ def compute_expected(vector: dict) -> dict:
         row, recorded = split_event(event)
         if recorded is not None:
             emitted += [(ids, at) for ids in oracle.advance({event["side"]: recorded})]
-        emitted += [(ids, at) for ids in oracle.feed(Row(**row))]
+        others = takewhile(lambda later: later.get("simultaneous"), vector["events"][at + 1 :])
+        rows = [Row(**row), *(Row(**split_event(other)[0]) for other in others)]
+        emitted += [(ids, at) for ids in oracle.feed_simultaneous(rows)]
         if not oracle.is_empty:
             watermark_out.append(oracle.emitted_watermark)
     if vector["drain"] and not error:

@@ -17,7 +17,8 @@ def parse_lags(watermark: dict) -> dict[str, float]:
 
 def split_event(event: dict) -> tuple[dict, int | None]:
     """Split an event into that of the oracles and the recorded watermark before it, if any."""
-    return {name: value for name, value in event.items() if name != "watermark"}, event.get("watermark")
+    position = {"watermark", "simultaneous"}
+    return {name: value for name, value in event.items() if name not in position}, event.get("watermark")
 
 
 @st.composite

@@ -133,7 +133,7 @@ VECTORS = {
         "datastream_window", flink_datastream_window, datastream_window_params(), [["a"], ["a", "b"]]
     ),
     "datastream_trigger": trigger_vectors(),
-    "sql_interval": sql_interval_cases.vectors(),
+    "sql_interval": st.one_of(sql_interval_cases.vectors(), sql_interval_cases.vectors_with_ties()),
     "sql_interval_proctime": processing_time_cases.vectors(),
     "sql_window": flink_vectors("sql_window", flink_sql_window, sql_window_params(), [["a"], ["a", "b"], ["a", None]]),
     "spark": spark_cases.vectors(),
@@ -160,7 +160,7 @@ RECORDED = {
         _SLIDING_VECTORS, flink_datastream_window.compute_expected, ["right"]
     ),
     "sql_interval": with_recorded_watermarks(
-        VECTORS["sql_interval"], flink_sql_interval.compute_expected, ["left", "right"]
+        sql_interval_cases.vectors(), flink_sql_interval.compute_expected, ["left", "right"]
     ),
     "sql_window": with_recorded_watermarks(_SESSION_VECTORS, flink_sql_window.compute_expected, ["left", "right"]),
 }
@@ -195,7 +195,7 @@ RESTARTED = {
     "datastream_interval": with_restarts(VECTORS["datastream_interval"], flink_datastream_interval.compute_expected),
     "datastream_window": with_restarts(_TUMBLING_VECTORS, flink_datastream_window.compute_expected),
     "sql_interval": with_recorded_watermarks(
-        with_restarts(VECTORS["sql_interval"], flink_sql_interval.compute_expected, 20),
+        with_restarts(sql_interval_cases.vectors(), flink_sql_interval.compute_expected, 20),
         flink_sql_interval.compute_expected,
         ["left"],
     ),

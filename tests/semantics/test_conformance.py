@@ -72,7 +72,7 @@ def test_replay_large_job_strategies_in_two_jobs_match_engine(spark, monkeypatch
         limits = replace(limits, max_broadcast_positions=-1)
         monkeypatch.setattr(join, "MAX_BROADCAST_ROWS", -1)
         monkeypatch.setattr(timer_selection, "MAX_BROADCAST_ROWS", -1)
-    names = {f"flink_{api}_{kind}{more}.jsonl.gz" for more in ("", "_restarted")}
+    names = {f"flink_{api}_{kind}{more}.jsonl.gz" for more in ("", "_restarted", "_derived")}
     vectors = (vector for file in FILES if file.name in names for vector in conformance.read_vectors(file))
     windows = {"tumbling", "TUMBLE", "session", "SESSION", None}
     in_two = [

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from tidemark.config.dialect_support import TICK_MICROS
 from tidemark.config.sides import SIDES
-from tidemark.timegrid.time_columns import floor_div
+from tidemark.timegrid.time_columns import as_json, floor_div
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Timeline
 
@@ -173,6 +173,13 @@ def later_position() -> Column:
 def processing_time() -> Column:
     """Return a row's processing time: its arrival clock in ms."""
     return floor_div(F.col("clock"), 1000)
+
+
+def compute_row_hash(rows: DataFrame) -> Column:
+    """Return a hash that orders rows with equal times and sides reproducibly."""
+    dtypes = {side: rows.schema[side].dataType for side in SIDES}
+    is_hashable = not any(name in dtype.simpleString() for dtype in dtypes.values() for name in ("map<", "variant"))
+    return F.xxhash64(*(F.col(side) if is_hashable else as_json(F.col(side), dtype) for side, dtype in dtypes.items()))
 
 
 def add_late_reason(

@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from typing_extensions import override
 
 from tidemark.config.sides import SIDES
-from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason
+from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason, compute_row_hash
 from tidemark.joins.firing_spec import SPEC_FIELDS, FiringColumns, WindowFiringSpec
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import AlignedWindows, WindowTimerRules, copy_into_windows, find_late_rows
@@ -32,7 +32,7 @@ from tidemark.joins.window_operator_simulation import Outcome, ReplayedRow, Wind
 from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
-from tidemark.timegrid.time_columns import as_json, lit_long
+from tidemark.timegrid.time_columns import lit_long
 from tidemark.watermarks.job_watermarks import JobWatermarks, lookup_by_lane
 
 _OUTCOME_COLUMNS = ("outcome_start", "outcome_end", "pane", "row_slice", "watermark_level", "clock_level")
@@ -70,7 +70,10 @@ class CustomTriggerJoin(Join):
     @override
     def apply(self, job_rows: JobRows) -> JoinResult:
         """Join windows in closed form if they have one, and replay the others."""
-        watermarks, labels = job_rows.watermarks, {"now": self.now, "row_hash": _row_hash(job_rows.late_candidates)}
+        watermarks, labels = (
+            job_rows.watermarks,
+            {"now": self.now, "row_hash": compute_row_hash(job_rows.late_candidates)},
+        )
         rows = materialize(job_rows.select_participating().transform(with_columns, labels))
         closed_form, lost, group, to_replay = self._split_by_closed_form(rows, watermarks)
         if to_replay is None:
@@ -206,13 +209,6 @@ def _add_outcome_slice(outcomes: DataFrame, watermarks: JobWatermarks) -> DataFr
 def _select_sessions(outcomes: DataFrame, watermarks: JobWatermarks) -> DataFrame:
     eviction_slice = F.coalesce("outcome_slice", watermarks.drain_slice)
     return outcomes.where(F.col("role") == "state").withColumn("eviction_slice", eviction_slice)
-
-
-def _row_hash(rows: DataFrame) -> Column:
-    """Return a hash that orders rows with equal times and sides reproducibly."""
-    dtypes = {side: rows.schema[side].dataType for side in SIDES}
-    is_hashable = not any(name in dtype.simpleString() for dtype in dtypes.values() for name in ("map<", "variant"))
-    return F.xxhash64(*(F.col(side) if is_hashable else as_json(F.col(side), dtype) for side, dtype in dtypes.items()))
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,16 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.config.sides import SIDES, SideName
-from tidemark.joins.base import ExactRows, JobRows, Join, JoinResult, add_late_reason, row_position, select_all
+from tidemark.joins.base import (
+    ExactRows,
+    JobRows,
+    Join,
+    JoinResult,
+    add_late_reason,
+    compute_row_hash,
+    row_position,
+    select_all,
+)
 from tidemark.joins.datastream_interval import join_by_interval
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
@@ -50,11 +59,12 @@ from tidemark.joins.sql_interval.labels import (
 from tidemark.joins.sql_interval.last_cleanup import LastCleanups
 from tidemark.joins.sql_interval.late_materialization import MAX_BROADCAST_ROWS, join_annotations, select_annotations
 from tidemark.joins.sql_interval.late_pairs import (
+    number_late_candidates,
+    number_late_rows,
     pair_late_rows,
     select_expired_partners,
     select_overdue_matches,
     select_uncached_matches,
-    with_lookup_number,
 )
 from tidemark.joins.sql_interval.match_tracking import (
     filter_matches,
@@ -73,7 +83,7 @@ from tidemark.joins.sql_interval.overdue_rows import (
 from tidemark.joins.sql_interval.timer_selection import find_overdue_rows
 from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.spark.materialization import materialize, materialize_and_count
+from tidemark.spark.materialization import materialize
 from tidemark.timegrid.time_columns import as_json
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.restarted_lane import epoch_column
@@ -166,13 +176,14 @@ class SqlIntervalJoin(Join):
         """Label the rows of a small job, of which all cleanup times are known."""
         watermarks, first_slice = job_rows.watermarks, job_rows.watermarks.first_slice
         cleanups, overdue_count = LastCleanups.from_rows(timed_rows, watermarks, job_rows.filtered)
-        rows = with_match_state(timed_rows.where(cleanups.has_closed_form), self.condition, first_slice)
+        rows = timed_rows.where(cleanups.has_closed_form)
+        rows = number_late_rows(rows, first_slice) if overdue_count else rows.withColumn("lookup_number", F.lit(1))
+        rows = with_match_state(rows, self.condition, first_slice)
         overdue_rows = None
-        late_rows = rows.where(is_late_or_uncached(first_slice)).withColumn("lookup_number", F.lit(1))
+        late_rows = rows.where(is_late_or_uncached(first_slice))
         if overdue_count:
             overdue_rows = materialize(with_removing_lookup(rows, select_certain_lookups(rows, first_slice)))
             rows = with_eviction_slice(overdue_rows.unionByName(rows.where(~is_overdue()), allowMissingColumns=True))
-            late_rows = with_lookup_number(late_rows)
         late_pairs = materialize(pair_late_rows(late_rows, rows, self.rules, first_slice, is_small=False))
         is_tracked = F.col("is_tracked")
         return _LabelledRows(rows, rows.where(is_tracked), rows.where(~is_tracked), late_pairs, overdue_rows), cleanups
@@ -185,13 +196,11 @@ class SqlIntervalJoin(Join):
         searched among the rows for which it matters.
         """
         watermarks, first_slice = job_rows.watermarks, job_rows.watermarks.first_slice
-        rows = label_caching(job_rows.select_participating(), self.rules)
-        stateful_rows = label_caching(job_rows.select_retention_candidates(), self.rules)
-        late_rows = label_caching(job_rows.late_candidates.where(F.col("rejected").isNull()), self.rules)
-        late_rows = with_match_state(late_rows.where(is_late_or_uncached(first_slice)), self.condition, first_slice)
-        late_rows, count = materialize_and_count(with_lookup_number(late_rows))
+        numbered_rows, late_rows, count = number_late_candidates(job_rows, self.rules)
+        rows = label_caching(numbered_rows.select_participating(), self.rules)
+        stateful_rows = label_caching(numbered_rows.select_retention_candidates(), self.rules)
         late_pairs = pair_late_rows(
-            late_rows,
+            with_match_state(late_rows, self.condition, first_slice),
             with_match_state(rows, self.condition, first_slice),
             self.rules,
             first_slice,
@@ -273,7 +282,7 @@ class SqlIntervalJoin(Join):
             padded_rows = with_first_match(rows.all_rows, first_matches).where(is_padded)
             padded_rows = padded_rows.withColumn("slice", F.greatest("slice", "eviction_slice"))
             joined = joined.unionByName(_to_padded_emissions(padded_rows))
-        tracked = with_first_match(rows.tracked.drop("removing_lookup"), first_matches)
+        tracked = with_first_match(rows.tracked.drop("removing_lookup", "lookup_number"), first_matches)
         rejected = add_late_reason(job_rows.late_candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
         columns = [*job_rows.late_candidates.columns, "reason", "window_start", "window_end"]
         rejected = rejected.select(*columns, F.lit(None).cast("string").alias("outcome"))
@@ -373,11 +382,12 @@ class SqlIntervalJoin(Join):
             "has_null_key": has_null_key(rows),
             "condition_matches": condition_matches,
             "epoch": epoch_column(job_rows.watermarks),
+            "row_hash": compute_row_hash(rows),
         }
         rows = rows.transform(with_columns, {**padding, **params, **computed})
         return replay_lanes(
             rows, {lane: job_rows.watermarks.timelines[lane] for lane in lanes}, job_rows.watermarks.first_slice
-        ).drop("_condition_matches")
+        ).drop("_condition_matches", "row_hash")
 
 
 def _to_padded_emissions(rows: DataFrame) -> DataFrame:

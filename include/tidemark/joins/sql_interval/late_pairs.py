@@ -6,19 +6,22 @@ pairs have all matches of expired rows. Pairs of two other rows match by their e
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.config.sides import OTHER, SIDES
+from tidemark.joins.base import JobRows, compute_row_hash
 from tidemark.joins.datastream_interval import join_by_interval
 from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
-from tidemark.joins.sql_interval.labels import get_other_side
+from tidemark.joins.sql_interval.labels import get_other_side, is_late_or_uncached, label_caching
 from tidemark.joins.sql_interval.late_materialization import IDENTITY, join_annotations, select_annotations
 from tidemark.joins.sql_interval.match_tracking import ARRIVAL_ORDER
 from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.materialization import materialize, materialize_and_count
 
 _LABELS = (
     "lane",
@@ -37,9 +40,37 @@ _LABELS = (
 
 
 def with_lookup_number(late_rows: DataFrame) -> DataFrame:
-    """Add `lookup_number`: lookups with equal key, position and event time are numbered from 1."""
-    by_identity = Window.partitionBy(*IDENTITY, *key_columns(late_rows)).orderBy("match_hash")
+    """Add `lookup_number`: lookups with equal key, position and event time are numbered from 1 by their content."""
+    by_identity = Window.partitionBy(*IDENTITY, *key_columns(late_rows)).orderBy(compute_row_hash(late_rows))
     return late_rows.withColumn("lookup_number", F.row_number().over(by_identity))
+
+
+def number_late_rows(rows: DataFrame, first_slice: int) -> DataFrame:
+    """Add `lookup_number` to labelled rows; null for rows that are cached and not late."""
+    late_rows = materialize(with_lookup_number(rows.where(is_late_or_uncached(first_slice))))
+    return rows.where(~is_late_or_uncached(first_slice)).unionByName(late_rows, allowMissingColumns=True)
+
+
+def number_late_candidates(job_rows: JobRows, rules: IntervalRules) -> tuple[JobRows, DataFrame, int]:
+    """Add `lookup_number` to the rows of a large job; null for rows that are surely cached and not late.
+
+    Returns:
+        The rows of the job without rejected ones, those of them that are late or not cached with the labels of
+        `label_caching`, and the number of these.
+    """
+    candidates = job_rows.late_candidates.where(F.col("rejected").isNull())
+    is_late = is_late_or_uncached(job_rows.watermarks.first_slice)
+    labelled = label_caching(candidates, rules)
+    late_rows, count = materialize_and_count(with_lookup_number(labelled.where(is_late)))
+    number = F.lit(None).cast("int").alias("lookup_number")
+    others = labelled.where(~is_late).select(*candidates.columns, number)
+    numbered = replace(
+        job_rows,
+        on_time=job_rows.on_time.select("*", number),
+        late_candidates=others.unionByName(late_rows.select(*others.columns)),
+        retained=job_rows.retained.select("*", number),
+    )
+    return numbered, late_rows, count
 
 
 def pair_late_rows(
@@ -49,7 +80,7 @@ def pair_late_rows(
 
     Args:
         late_rows: Late rows, and rows that were not cached, with `match_hash` and `lookup_number`.
-        rows: All rows of the job with the same labels, except `lookup_number`.
+        rows: All rows of the job with the same labels.
         rules: The rules.
         first_slice: First slice of the job.
         is_small: True if the late rows are few enough for a broadcast join.
@@ -59,12 +90,11 @@ def pair_late_rows(
         row. `is_later` is True if the late row is the later one; otherwise the other row is not late. `is_expired` is
         True if the earlier row has expired, so that the pair is a match only if that row is still in the cache.
     """
-    other_rows = rows.withColumn("lookup_number", F.lit(0))
     names = ("side", "event_time", *_LABELS, *key_columns(rows), *SIDES)
     pairs = []
     for side in SIDES:
         both = late_rows.where(F.col("side") == side).select(*names)
-        both = both.unionByName(other_rows.where(F.col("side") == OTHER[side]).select(*names))
+        both = both.unionByName(rows.where(F.col("side") == OTHER[side]).select(*names))
         late, other = ({name: F.col(f"{s}_{name}") for name in (*_LABELS, "event_time")} for s in (side, OTHER[side]))
         is_within = rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
         left_is_earlier = F.struct("left_clock", "left_tiebreak") <= F.struct("right_clock", "right_tiebreak")

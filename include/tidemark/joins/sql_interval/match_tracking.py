@@ -22,10 +22,12 @@ def compute_match_hash(rows: DataFrame, condition: str | None) -> Column:
     """Return a hash that is equal for rows of a key with the same partners.
 
     It covers the position and, if there is a condition, the content of a row, so that matches can be tracked without
-    a unique id.
+    a unique id. It also covers `lookup_number` (`late_pairs.with_lookup_number`): of late rows that differ in nothing
+    else, only the first one matches the rows that it removes.
     """
     payload = [as_json(F.struct(*PADDING_TYPES), rows.select(*PADDING_TYPES).schema)] if condition else []
-    return F.xxhash64("side", *ARRIVAL_ORDER, *payload)
+    number = [F.when(F.col("lookup_number") > 1, F.col("lookup_number"))] if "lookup_number" in rows.columns else []
+    return F.xxhash64("side", *ARRIVAL_ORDER, *payload, *number)  # skips nulls
 
 
 def is_padded(side: Column, join_type: JoinType) -> Column:

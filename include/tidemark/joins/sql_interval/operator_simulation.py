@@ -43,7 +43,7 @@ _INPUT_COLUMNS = (
     "rejected",
     *_OUTPUT_COLUMNS[:-1],
 )
-_ARRIVAL_ORDER = ("clock", "tiebreak", "watermark", "side", "event_time")
+_ARRIVAL_ORDER = ("clock", "tiebreak", "watermark", "side", "event_time", "row_hash")
 """Order of arrival. Rows at one position have equal watermarks, unless the stream recorded one for each row."""
 _CacheKey = tuple[str, str]
 """Side, and join key as JSON."""
@@ -61,6 +61,7 @@ def replay_lanes(rows: DataFrame, timelines: Mapping[int, Timeline], first_slice
             - `match_hash`: see `match_tracking`.
             - `condition_matches`: for right rows, the match hashes of the left rows that meet the join's condition with
               it; null if there is no condition.
+            - `row_hash`: orders simultaneous rows (`joins.base.compute_row_hash`).
             - `rejected`: not null for rows that only advance the watermark.
         timelines: The timelines by lane.
         first_slice: First slice of the job.
