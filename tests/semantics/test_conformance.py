@@ -21,7 +21,7 @@ from tests.semantics.replays import (
     list_recorded,
 )
 from tidemark.cli.app import main
-from tidemark.joins.sql_interval import join, timer_selection
+from tidemark.joins.sql_interval import late_materialization
 from tidemark.planning.replay_strategy import ReplayLimits
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
@@ -70,8 +70,7 @@ def test_replay_large_job_strategies_in_two_jobs_match_engine(spark, monkeypatch
     )
     if not is_broadcast:  # exceptional rows are too many to be broadcast
         limits = replace(limits, max_broadcast_positions=-1)
-        monkeypatch.setattr(join, "MAX_BROADCAST_ROWS", -1)
-        monkeypatch.setattr(timer_selection, "MAX_BROADCAST_ROWS", -1)
+        monkeypatch.setattr(late_materialization, "MAX_BROADCAST_ROWS", -1)
     names = {f"flink_{api}_{kind}{more}.jsonl.gz" for more in ("", "_restarted", "_derived")}
     vectors = (vector for file in FILES if file.name in names for vector in conformance.read_vectors(file))
     windows = {"tumbling", "TUMBLE", "session", "SESSION", None}

@@ -57,7 +57,7 @@ from tidemark.joins.sql_interval.labels import (
     with_match_state,
 )
 from tidemark.joins.sql_interval.last_cleanup import LastCleanups
-from tidemark.joins.sql_interval.late_materialization import MAX_BROADCAST_ROWS, join_annotations, select_annotations
+from tidemark.joins.sql_interval.late_materialization import can_broadcast
 from tidemark.joins.sql_interval.late_pairs import (
     number_late_candidates,
     number_late_rows,
@@ -75,6 +75,7 @@ from tidemark.joins.sql_interval.match_tracking import (
 )
 from tidemark.joins.sql_interval.operator_simulation import replay_lanes
 from tidemark.joins.sql_interval.overdue_rows import (
+    OverdueRows,
     is_overdue,
     select_certain_lookups,
     with_eviction_slice,
@@ -101,8 +102,8 @@ class _LabelledRows:
     """Other rows; None if they were only counted."""
     late_pairs: DataFrame
     """Pairs of late rows with cached rows; see `late_pairs.pair_late_rows`."""
-    overdue_rows: DataFrame | None
-    """The overdue rows that matter, with `removing_lookup`; None if there are none."""
+    overdue_rows: OverdueRows | None
+    """The overdue rows that matter; None if there are none."""
 
 
 @dataclass(frozen=True)
@@ -182,8 +183,10 @@ class SqlIntervalJoin(Join):
         overdue_rows = None
         late_rows = rows.where(is_late_or_uncached(first_slice))
         if overdue_count:
-            overdue_rows = materialize(with_removing_lookup(rows, select_certain_lookups(rows, first_slice)))
-            rows = with_eviction_slice(overdue_rows.unionByName(rows.where(~is_overdue()), allowMissingColumns=True))
+            removed_rows = with_removing_lookup(rows, select_certain_lookups(rows, first_slice))
+            overdue_rows = OverdueRows(materialize(removed_rows), overdue_count)
+            others = rows.where(~is_overdue())
+            rows = with_eviction_slice(overdue_rows.rows.unionByName(others, allowMissingColumns=True))
         late_pairs = materialize(pair_late_rows(late_rows, rows, self.rules, first_slice, is_small=False))
         is_tracked = F.col("is_tracked")
         return _LabelledRows(rows, rows.where(is_tracked), rows.where(~is_tracked), late_pairs, overdue_rows), cleanups
@@ -204,7 +207,7 @@ class SqlIntervalJoin(Join):
             with_match_state(rows, self.condition, first_slice),
             self.rules,
             first_slice,
-            is_small=count <= MAX_BROADCAST_ROWS,
+            is_small=can_broadcast(count),
         )
         late_pairs = materialize(late_pairs)
         label = partial(label_caching, rules=self.rules)
@@ -216,7 +219,10 @@ class SqlIntervalJoin(Join):
             first_slice,
             self._expiry_delays(job_rows),
         )
-        cleanups = LastCleanups.from_selected_rows(rows, late_rows, overdue_rows, watermarks, exact_rows, label)
+        replayed_lanes = self._find_replayed_lanes(rows, job_rows, exact_rows)
+        cleanups = LastCleanups.from_selected_rows(
+            rows, late_rows, overdue_rows, watermarks, exact_rows, label, replayed_lanes
+        )
         parts = [
             self._add_cleanup(part.where(cleanups.has_closed_form), overdue_rows, watermarks)
             for part in (rows, stateful_rows)
@@ -227,11 +233,10 @@ class SqlIntervalJoin(Join):
         ), cleanups
 
     @staticmethod
-    def _add_cleanup(rows: DataFrame, overdue_rows: DataFrame | None, watermarks: JobWatermarks) -> DataFrame:
+    def _add_cleanup(rows: DataFrame, overdue_rows: OverdueRows | None, watermarks: JobWatermarks) -> DataFrame:
         """Add the cleanup time and the eviction slice to the rows of a large job."""
         if overdue_rows is not None:
-            names = ["cleanup_time", "removing_lookup"]
-            rows = join_annotations(rows, F.broadcast(select_annotations(overdue_rows, names)), names)
+            rows = overdue_rows.annotate(rows, ["cleanup_time", "removing_lookup"])
         is_cached, cleanup_time = F.col("is_cached"), F.coalesce("cleanup_time", "expires_at")
         rows = label_eviction(rows.withColumn("cleanup_time", F.when(is_cached, cleanup_time)), watermarks)
         return rows if overdue_rows is None else with_eviction_slice(rows)
@@ -243,6 +248,21 @@ class SqlIntervalJoin(Join):
         sides = job_rows.on_time.sparkSession.createDataFrame([(side,) for side in SIDES], "side string")
         delays = sides.select("side", self.rules.expires_at(F.lit(0), self._wait)).collect()
         return {row[0]: row[1] for row in delays}
+
+    def _find_replayed_lanes(self, rows: DataFrame, job_rows: JobRows, exact_rows: ExactRows) -> set[int]:
+        """Find the lanes of a large job with a row that requires a replay.
+
+        In a single lane, a row of either side at the oldest event time answers it without a scan of all rows. If only
+        a row of the other side would require a replay, the lane is replayed all the same, with the same result.
+        """
+        if len(job_rows.watermarks.timelines) > 1:
+            return {row["lane"] for row in rows.where("requires_replay").select("lane").distinct().collect()}
+        oldest = exact_rows.buckets["oldest"].dropna().astype("int64").to_list()
+        if job_rows.carried is not None:
+            oldest += [row[0] for row in job_rows.carried.agg(F.min("event_time")).collect() if row[0] is not None]
+        times = [(side, min(oldest)) for side in SIDES if oldest]
+        sides = rows.sparkSession.createDataFrame(times, "side string, event_time long")
+        return {0} if sides.where(self.rules.requires_replay(F.col("event_time"), self._wait)).take(1) else set()
 
     @staticmethod
     def _count_replayed(rows: DataFrame, job_rows: JobRows, cleanups: LastCleanups) -> dict[str, int]:

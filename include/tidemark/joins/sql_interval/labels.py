@@ -21,14 +21,16 @@ def get_other_side(side: Column) -> Column:
     return F.when(side == "left", "right").otherwise("left")
 
 
-def is_late(first_slice: int) -> Column:
-    """Return True if a row arrived in the job, below the watermark."""
-    return (F.col("slice") >= first_slice) & (F.col("event_time") < F.col("watermark"))
+def is_late(first_slice: int, prefix: str = "") -> Column:
+    """Return True if a row arrived in the job, below the watermark. Its columns may have a prefix."""
+    slice_number, event_time, watermark = (F.col(f"{prefix}{name}") for name in ("slice", "event_time", "watermark"))
+    return (slice_number >= first_slice) & (event_time < watermark)
 
 
-def is_late_or_uncached(first_slice: int) -> Column:
+def is_late_or_uncached(first_slice: int, prefix: str = "") -> Column:
     """Return True if a row arrived in the job late, or was not cached: its pairs depend on the order of rows."""
-    return is_late(first_slice) | ((F.col("slice") >= first_slice) & ~F.col("is_cached"))
+    is_new, is_cached = F.col(f"{prefix}slice") >= first_slice, F.col(f"{prefix}is_cached")
+    return is_late(first_slice, prefix) | (is_new & ~is_cached)
 
 
 def add_carried(rows: DataFrame, carried: DataFrame | None) -> DataFrame:

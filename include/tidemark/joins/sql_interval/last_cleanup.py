@@ -23,8 +23,7 @@ from pyspark.sql import functions as F
 from tidemark.config.sides import OTHER
 from tidemark.joins.base import ExactRows, RowFilter
 from tidemark.joins.keys import key_columns
-from tidemark.joins.sql_interval.late_materialization import join_annotations, select_annotations
-from tidemark.joins.sql_interval.overdue_rows import is_overdue
+from tidemark.joins.sql_interval.overdue_rows import OverdueRows, is_overdue
 from tidemark.spark.materialization import materialize
 from tidemark.spark.tables import from_pandas
 from tidemark.timegrid.time_columns import trunc_div
@@ -103,10 +102,11 @@ class LastCleanups:
         cls,
         rows: DataFrame,
         late_rows: DataFrame,
-        overdue_rows: DataFrame | None,
+        overdue_rows: OverdueRows | None,
         watermarks: JobWatermarks,
         exact_rows: ExactRows,
         label: RowFilter,
+        replayed_lanes: set[int],
     ) -> LastCleanups:
         """Collect the cleanups of a large job from the watermarks of its buckets, and from the rows of some buckets.
 
@@ -122,6 +122,7 @@ class LastCleanups:
             watermarks: The watermarks of the job.
             exact_rows: Access to rows with exact watermarks.
             label: Function that adds the labels to rows with exact watermarks.
+            replayed_lanes: Lanes with a row that requires a replay.
         """
         lookups = _bound_lookups(late_rows, exact_rows.buckets)
         undecided_buckets = _find_undecided_buckets(lookups, watermarks)
@@ -138,11 +139,11 @@ class LastCleanups:
             arrivals.select(*_ARRIVAL).unionByName(first_arrivals), timers, watermarks
         )
         last_cleanups = _compute_last_cleanups(lookups, timer_cleanups, watermarks)
-        replayed_lanes = {row["lane"] for row in rows.where("requires_replay").select("lane").distinct().collect()}
-        replayed_lanes |= _find_restarted_lanes(watermarks)
+        replayed_lanes = replayed_lanes.union(_find_restarted_lanes(watermarks))
         if not undecided_buckets.empty:
             doubtful_rows = _find_doubtful_rows(bucket_rows, undecided_buckets)
-            replayed_lanes |= set(_find_undecided_lanes(doubtful_rows, overdue_rows, last_cleanups))
+            all_overdue = None if overdue_rows is None else overdue_rows.rows
+            replayed_lanes |= set(_find_undecided_lanes(doubtful_rows, all_overdue, last_cleanups))
         return cls(watermarks, last_cleanups, frozenset(map(int, replayed_lanes)))
 
     @property
@@ -375,7 +376,7 @@ def _with_exact_operator_times(lookups: pd.DataFrame, bucket_rows: DataFrame) ->
 
 def _find_late_timers(
     rows: DataFrame,
-    overdue_rows: DataFrame | None,
+    overdue_rows: OverdueRows | None,
     lookup_cleanups: dict[_SideOfSlice, int],
     watermarks: JobWatermarks,
 ) -> pd.DataFrame:
@@ -404,8 +405,7 @@ def _find_late_timers(
     timers = cached.join(F.broadcast(from_pandas(rows.sparkSession, limits, schema)), by_slice)
     timers = timers.where(F.col("expires_at") > F.col("last_cleanup"))
     if overdue_rows is not None:
-        annotations = select_annotations(overdue_rows, ["cleanup_time"])
-        timers = join_annotations(timers, F.broadcast(annotations), ["cleanup_time"]).where(~is_overdue())
+        timers = overdue_rows.annotate(timers, ["cleanup_time"]).where(~is_overdue())
     return timers.groupBy(*by_slice).agg(F.max("expires_at").alias("last_timer")).toPandas()[names]
 
 

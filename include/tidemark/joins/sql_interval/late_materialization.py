@@ -19,6 +19,16 @@ MAX_BROADCAST_ROWS = 500_000
 """Most rows in a broadcast join: about 60 MB in each executor."""
 
 
+def can_broadcast(count: int) -> bool:
+    """Return True if this many rows are few enough for a broadcast join."""
+    return count <= MAX_BROADCAST_ROWS
+
+
+def broadcast_if_small(rows: DataFrame, count: int) -> DataFrame:
+    """Broadcast rows in a join if they are few enough. Otherwise leave the strategy of the join to Spark."""
+    return F.broadcast(rows) if can_broadcast(count) else rows
+
+
 def select_annotations(rows: DataFrame, names: Sequence[str]) -> DataFrame:
     """Select the named columns as `annotation_*`, with the columns that identify the row, for `join_annotations`."""
     identity = _identity_columns(rows)

@@ -18,8 +18,9 @@ from tidemark.joins.datastream_interval import join_by_interval
 from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.labels import get_other_side, is_late_or_uncached, label_caching
-from tidemark.joins.sql_interval.late_materialization import IDENTITY, join_annotations, select_annotations
+from tidemark.joins.sql_interval.late_materialization import IDENTITY
 from tidemark.joins.sql_interval.match_tracking import ARRIVAL_ORDER
+from tidemark.joins.sql_interval.overdue_rows import OverdueRows
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize, materialize_and_count
 
@@ -99,8 +100,7 @@ def pair_late_rows(
         is_within = rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
         left_is_earlier = F.struct("left_clock", "left_tiebreak") <= F.struct("right_clock", "right_tiebreak")
         is_later = ~left_is_earlier if side == "left" else left_is_earlier
-        is_among_late = ~other["is_cached"] | (other["event_time"] < other["watermark"])
-        is_among_late &= other["slice"] >= first_slice
+        is_among_late = is_late_or_uncached(first_slice, f"{OTHER[side]}_")
         is_pair = F.when(is_later, other["is_cached"]).otherwise(late["is_cached"] & ~is_among_late)
         small_side = side if is_small else None
         pair = join_by_interval(both, rules.lower, rules.upper, _LABELS, is_within & is_pair, small_side)
@@ -131,20 +131,20 @@ def select_uncached_matches(late_pairs: DataFrame) -> DataFrame:
     return late_pairs.where(F.col("is_later") & ~F.col("is_expired") & is_late & ~_get_late("is_cached"))
 
 
-def select_overdue_matches(late_pairs: DataFrame, overdue_rows: DataFrame) -> DataFrame:
+def select_overdue_matches(late_pairs: DataFrame, overdue_rows: OverdueRows) -> DataFrame:
     """Select the pairs of overdue rows with the late rows that remove them.
 
     Args:
         late_pairs: The pairs of the job.
-        overdue_rows: Overdue rows with their `removing_lookup`.
+        overdue_rows: The overdue rows.
     """
     expired = late_pairs.where("is_expired").transform(
         with_columns,
         {name: _get_earlier(name) for name in ("lane", "clock", "tiebreak", "event_time")}
         | {"side": get_other_side(F.col("late_side"))},
     )
-    annotations = select_annotations(overdue_rows.where(F.col("removing_lookup").isNotNull()), ["removing_lookup"])
-    annotated = join_annotations(expired, F.broadcast(annotations), ["removing_lookup"])
+    removed_rows = replace(overdue_rows, rows=overdue_rows.rows.where(F.col("removing_lookup").isNotNull()))
+    annotated = removed_rows.annotate(expired, ["removing_lookup"])
     is_remover = [_get_late(name) == F.col(f"removing_lookup.{name}") for name in ARRIVAL_ORDER]
     is_first = _get_late("lookup_number") == 1  # simultaneous lookups: the first one removes the row
     return annotated.where(reduce(Column.__and__, [*is_remover, is_first]))

@@ -7,14 +7,40 @@ lookup.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.joins.keys import key_columns
 from tidemark.joins.sql_interval.labels import get_other_side
+from tidemark.joins.sql_interval.late_materialization import broadcast_if_small, join_annotations, select_annotations
 from tidemark.joins.sql_interval.match_tracking import ARRIVAL_ORDER
+from tidemark.spark.materialization import materialize_and_count
 
 _LOOKUP = ("slice", "operator_time", *ARRIVAL_ORDER)
+
+
+@dataclass(frozen=True)
+class OverdueRows:
+    """Overdue rows of a job, materialized."""
+
+    rows: DataFrame
+    """The rows with their labels and their `removing_lookup`."""
+    count: int
+
+    @classmethod
+    def create(cls, rows: DataFrame) -> Self | None:
+        """Materialize overdue rows; None if there are none."""
+        overdue_rows = cls(*materialize_and_count(rows))
+        return overdue_rows if overdue_rows.count else None
+
+    def annotate(self, rows: DataFrame, names: Sequence[str]) -> DataFrame:
+        """Set the named columns of rows that are overdue."""
+        annotations = broadcast_if_small(select_annotations(self.rows, names), self.count)
+        return join_annotations(rows, annotations, names)
 
 
 def is_overdue() -> Column:

@@ -28,8 +28,13 @@ from tidemark.joins.base import ExactRows, RowFilter, select_all
 from tidemark.joins.keys import key_columns
 from tidemark.joins.sql_interval.cleanup_timers import with_cleanup_time
 from tidemark.joins.sql_interval.labels import get_other_side, select_narrow
-from tidemark.joins.sql_interval.late_materialization import IDENTITY, MAX_BROADCAST_ROWS
-from tidemark.joins.sql_interval.overdue_rows import is_overdue, select_certain_lookups, with_removing_lookup
+from tidemark.joins.sql_interval.late_materialization import IDENTITY, broadcast_if_small
+from tidemark.joins.sql_interval.overdue_rows import (
+    OverdueRows,
+    is_overdue,
+    select_certain_lookups,
+    with_removing_lookup,
+)
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize, materialize_and_count
 from tidemark.spark.tables import from_pandas
@@ -45,7 +50,7 @@ def find_overdue_rows(
     exact_rows: ExactRows,
     first_slice: int,
     expiry_delays: Mapping[SideName, int] | None,
-) -> DataFrame | None:
+) -> OverdueRows | None:
     """Find the overdue rows that matter in a large job, with their `removing_lookup`; None if there are none.
 
     Args:
@@ -74,8 +79,7 @@ def find_overdue_rows(
     cache_rows = materialize(label(select_narrow(cache_rows.where(F.col("rejected").isNull()))))
     timed_rows = with_cleanup_time(cache_rows.unionByName(selection.select_carried(carried)), is_small=False)
     lookups = select_certain_lookups(cache_rows, first_slice)
-    overdue_rows, count = materialize_and_count(with_removing_lookup(selection.select_overdue(timed_rows), lookups))
-    return overdue_rows if count else None
+    return OverdueRows.create(with_removing_lookup(selection.select_overdue(timed_rows), lookups))
 
 
 def find_inversions(rows: DataFrame) -> DataFrame:
@@ -222,7 +226,7 @@ class TimerSelection:
         return _with_prefix(merged)
 
     def _hint(self, rows: DataFrame) -> DataFrame:
-        return F.broadcast(rows) if self.count <= MAX_BROADCAST_ROWS else rows
+        return broadcast_if_small(rows, self.count)
 
     def _has_same_key(self, rows: DataFrame) -> Column:
         is_same = [F.col(key).eqNullSafe(F.col(f"_{key}")) for key in key_columns(rows)]
