@@ -5,6 +5,8 @@ from pyspark.sql import types as T
 
 from tidemark.config.sides import SIDES
 from tidemark.joins.condition import Condition
+from tidemark.spark import jvm
+from tidemark.spark.temporary_settings import FILTER_INFERENCE_SETTINGS
 
 ROW = T.StructType([T.StructField("v", T.LongType()), T.StructField("w", T.LongType())])
 
@@ -25,3 +27,18 @@ def test_condition_not_null_columns_are_those_that_reject_nulls(spark, expressio
     predicates = {side: str(condition.not_null[side]) for side in SIDES}
     for side, names in {"left": left, "right": right}.items():
         assert {name for name in ("v", "w") if f"{side}_{name}" in predicates[side]} == names
+
+
+def test_condition_parse_leaves_settings_of_session_that_threads_share(spark, monkeypatch):
+    [(setting, inferring)] = FILTER_INFERENCE_SETTINGS.items()
+    settings, analyze_filter = [], jvm.analyze_filter
+
+    def analyze_and_record(rows, condition):
+        settings.append((spark.conf.get(setting), rows.sparkSession.conf.get(setting)))
+        return analyze_filter(rows, condition)
+
+    monkeypatch.setattr(jvm, "analyze_filter", analyze_and_record)
+    Condition.parse(spark, "left_v <> right_v AND left_w < right_w", dict.fromkeys(SIDES, ROW))
+
+    assert settings == [("false", inferring)] * 2
+    assert spark.getActiveSession()._jsparkSession.equals(spark._jsparkSession)

@@ -84,6 +84,20 @@ def test_check_tree_constant_time_in_any_zone_is_allowed(spark, literal):
     assert get_refusal(spark, f"left_v > {literal}") is None
 
 
+def test_check_tree_time_literal_leaves_settings_of_session_that_threads_share(spark, monkeypatch):
+    zones, parse = [], Expression.parse
+
+    def parse_and_record(session, expression):
+        zones.append(spark.conf.get("spark.sql.session.timeZone"))
+        return parse(session, expression)
+
+    monkeypatch.setattr(Expression, "parse", parse_and_record)
+
+    assert get_refusal(spark, "left_v > TIMESTAMP '2013-01-01 00:00:00'") is None
+    assert get_refusal(spark, "left_v > TIMESTAMP 'today'") is not None
+    assert zones == ["UTC"] * 6
+
+
 def test_catalogue_lists_functions_of_the_installed_spark(spark):
     catalogue = {line.split(",")[0]: line.split(",")[1] for line in CATALOGUE_FILE.read_text().splitlines()[1:]}
 

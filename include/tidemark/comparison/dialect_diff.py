@@ -34,6 +34,7 @@ from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.engine import get_engine
 from tidemark.spark.materialization import materialize
 from tidemark.spark.temporary_settings import with_all_cores
 from tidemark.timegrid.slices import Grid
@@ -116,14 +117,16 @@ def compare_dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices:
     inputs = open_inputs(spark, pipeline, lake)
     is_large = count_rows(inputs) * len(get_args(Dialect)) > MAX_TINY_JOB_ROWS
     with with_all_cores(spark) if is_large else nullcontext():
-        return _compare_variants(pipeline, inputs, slices)
+        return _compare_variants(spark, pipeline, inputs, slices)
 
 
-def _compare_variants(pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], slices: range) -> DialectComparison:
+def _compare_variants(
+    spark: SparkSession, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], slices: range
+) -> DialectComparison:
     grid = Grid.from_config(pipeline.slices)
     variants = {name: {"dialect": name} for name in get_args(Dialect)} | _list_version_variants(pipeline)
     # In threads, because most of the time of each replay is planning on one core.
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(None if get_engine(spark).can_share_session else 1) as pool:
         outcomes = list(
             pool.map(lambda name: _replay_variant(pipeline, name, variants[name], inputs, slices), variants)
         )

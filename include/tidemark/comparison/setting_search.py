@@ -26,6 +26,7 @@ from tidemark.formatting import quote_identifier
 from tidemark.joins.output_schema import select_emissions
 from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.engine import get_engine
 from tidemark.spark.materialization import materialize
 
 WINDOW_COLUMNS = ("_window_start", "_window_end", "_right_window_start", "_right_window_end")
@@ -99,7 +100,7 @@ class _Search:
         totals = Observation()
         with tune_for_replays(self.view.spark, self.view.inputs, len(candidates)):
             # Planning keeps one core busy, and each replay has jobs of its own.
-            with ThreadPoolExecutor(2) as pool:
+            with ThreadPoolExecutor(2 if get_engine(self.view.spark).can_share_session else 1) as pool:
                 replays = list(
                     pool.map(
                         lambda group: _replay_candidates(self.view, group, self.hasher, self.until),

@@ -16,7 +16,7 @@ from tidemark.formatting import quote_identifier
 from tidemark.spark.engine import get_engine
 from tidemark.spark.engine_protocol import Expression, NumericComparison
 from tidemark.spark.expression_sandbox import parse_user_expression
-from tidemark.spark.temporary_settings import FILTER_INFERENCE_SETTINGS, override_settings
+from tidemark.spark.temporary_settings import FILTER_INFERENCE_SETTINGS
 
 _BOUNDS = {">=": -1, ">": 0}
 
@@ -63,10 +63,10 @@ class Condition:
         """
         if not expression:
             return cls.always_true()
-        empty = get_engine(spark).create_empty_dataframe(_flatten_schemas(schemas))
-        with override_settings(spark, FILTER_INFERENCE_SETTINGS):
+        with get_engine(spark).override_settings(FILTER_INFERENCE_SETTINGS) as session:
+            empty = get_engine(session).create_empty_dataframe(_flatten_schemas(schemas))
             conjuncts = [
-                _Conjunct.analyze(empty, part) for part in parse_user_expression(spark, expression).split_conjuncts()
+                _Conjunct.analyze(empty, part) for part in parse_user_expression(session, expression).split_conjuncts()
             ]
 
         def required(side: SideName) -> Iterator[Column]:

@@ -121,7 +121,7 @@ def run_case_files(
     with ThreadPoolExecutor(_CONCURRENT_PIPELINES if is_classic else 1) as pool:
 
         def run(pipeline: Pipeline, file: CaseFile) -> list[CaseRun]:
-            # The analysis of expressions changes settings for a moment, which other threads must not see.
+            # Each pipeline changes settings until its cases have run, which other threads must not see.
             session = spark.newSession() if is_classic else spark
             with tuned_for_tiny_queries(session):
                 runs = _PipelineTest(session, pipeline, file).run()

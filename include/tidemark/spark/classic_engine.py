@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
@@ -23,6 +26,8 @@ class ClassicEngine:
 
     spark: SparkSession
 
+    can_share_session: ClassVar[bool] = True
+
     def get_execution_memory(self) -> int:
         """Return the sum over the registered executors, in bytes."""
         return jvm.get_execution_memory(self.spark)
@@ -30,6 +35,10 @@ class ClassicEngine:
     def count_cores(self) -> int:
         """Return the scheduler's default parallelism."""
         return self.spark.sparkContext.defaultParallelism
+
+    def override_settings(self, settings: Mapping[str, str]) -> AbstractContextManager[SparkSession]:
+        """Copy the session, because other threads may use it."""
+        return jvm.separate_session(self.spark, settings)
 
     def create_empty_dataframe(self, schema: T.StructType) -> DataFrame:
         """Create it from an empty RDD."""

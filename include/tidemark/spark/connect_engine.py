@@ -7,9 +7,11 @@ undocumented method; the documented one prints it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -48,6 +50,8 @@ class ConnectEngine:
 
     spark: SparkSession
 
+    can_share_session: ClassVar[bool] = False
+
     def get_execution_memory(self) -> int:
         """Compute it from the memory and core settings of the server."""
         if str(self.spark.conf.get("spark.master", "local")).startswith("local"):
@@ -60,6 +64,12 @@ class ConnectEngine:
         """Return the number of partitions of a `range`, which is the server's default parallelism."""
         match = re.search(r"splits=(\d+)", self.spark.range(1)._explain_string())  # type: ignore[operator]  # noqa: SLF001
         return int(match[1]) if match else 1
+
+    @contextmanager
+    def override_settings(self, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+        """Change the settings of the session itself. Threads do not share one (`can_share_session`)."""
+        with override_settings(self.spark, settings):
+            yield self.spark
 
     def create_empty_dataframe(self, schema: T.StructType) -> DataFrame:
         """Create it as the output of a Python function, which the optimizer cannot inspect; it is never called."""

@@ -6,11 +6,12 @@ server. `engine.get_engine` selects the implementation for a session.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from tidemark.config.allowed_functions import ColumnCheck
@@ -76,11 +77,17 @@ class ReplaceableSnapshot(Snapshot, Protocol):
 class Engine(Protocol):
     """Operations of a session that differ between classic Spark and Spark Connect."""
 
+    can_share_session: ClassVar[bool]
+    """True if threads can use the session at the same time: no analysis of an expression changes its settings."""
+
     def get_execution_memory(self) -> int:
         """Return the bytes that all executors share between execution and storage."""
 
     def count_cores(self) -> int:
         """Return the number of tasks that can run at once."""
+
+    def override_settings(self, settings: Mapping[str, str]) -> AbstractContextManager[SparkSession]:
+        """Provide a session with changed settings in which to analyze expressions, as long as the context is open."""
 
     def create_empty_dataframe(self, schema: T.StructType) -> DataFrame:
         """Create a DataFrame without rows that the optimizer does not recognize as empty."""

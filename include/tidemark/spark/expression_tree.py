@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from pyspark.sql import SparkSession
 
 from tidemark.config.allowed_functions import ColumnCheck, check_column, check_function, split_words
-from tidemark.spark.jvm import Expression, ExpressionNode
-from tidemark.spark.temporary_settings import override_settings
+from tidemark.spark.jvm import Expression, ExpressionNode, separate_session
 
 _ALLOWED_OPERATORS = split_words(
     """
@@ -40,8 +39,8 @@ def check_tree(
     if any(_find_time_literals(tree)):
         trees = []
         for zone in (EASTERNMOST_ZONE, WESTERNMOST_ZONE):
-            with override_settings(spark, {"spark.sql.session.timeZone": zone}):
-                trees.append(Expression.parse(spark, expression).to_tree())
+            with separate_session(spark, {"spark.sql.session.timeZone": zone}) as session:
+                trees.append(Expression.parse(session, expression).to_tree())
         for eastern, western in zip(*map(_find_time_literals, trees), strict=True):
             if eastern != western and not is_same_instant(eastern, western):
                 raise ValueError(RELATIVE_TIME_MESSAGE.format(expression))

@@ -6,7 +6,8 @@ Other versions of Spark or Delta may behave differently. Spark Connect sessions 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,28 @@ def cache_jvm_lookups(spark: SparkSession) -> None:
         if name not in vars(jvm):
             java_class = getattr(jvm, name)
             setattr(jvm, name, _CachedJavaClass(java_class._fqn, java_class._gateway_client))  # noqa: SLF001
+
+
+@contextmanager
+def separate_session(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """Yield a copy of a session with changed settings, which is this thread's active session meanwhile.
+
+    Spark's parser and optimizer read the settings of the active session. Other threads do not see the copy.
+    """
+    copy = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001
+    for key, value in settings.items():
+        copy.conf.set(key, value)
+    _activate(copy)
+    try:
+        yield copy
+    finally:
+        _activate(spark)
+
+
+def _activate(spark: SparkSession) -> None:
+    """Make a session the active one, as PySpark does where it creates a DataFrame."""
+    SparkSession._activeSession = spark  # noqa: SLF001
+    SparkSession._get_j_spark_session_class(_get_jvm(spark)).setActiveSession(spark._jsparkSession)  # noqa: SLF001
 
 
 def can_load(spark: SparkSession, class_name: str) -> bool:
