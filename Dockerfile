@@ -20,7 +20,8 @@ COPY include include
 COPY jobs jobs
 COPY dags dags
 COPY bin/archive-classes bin/healthy bin/kubernetes-entrypoint bin/
-RUN pip install --no-deps --editable . && python bin/archive-classes
+# The user below cannot write bytecode here, so that each command would compile the package again.
+RUN pip install --no-deps --editable . && python -m compileall -q include jobs dags && python bin/archive-classes
 
 # A named volume takes its owner from the folder that it covers.
 ENV AIRFLOW_HOME=/opt/airflow
