@@ -38,7 +38,7 @@ from tidemark.ledger.config_fingerprint import settings_up_to_slice
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.tables.run_files import merged_at, spans
-from tidemark.tables.table_changes import FOLLOWING, files_from_rows
+from tidemark.tables.table_changes import FOLLOWING, OPTIONAL_TABLES, files_from_rows
 from tidemark.timegrid.slices import Grid, group_consecutive
 
 Damage = (
@@ -220,7 +220,7 @@ def _check_table_version(name: str, log: DeltaTableHandle, ledger: Ledger) -> It
         yield IntegrityIssue(
             "table ahead of ledger", name, f"it follows commit {applied}, and the ledger ends with {last}"
         )
-    elif applied < last and (applied or name not in {"quarantined", "quality"}):
+    elif applied < last and (applied or name not in OPTIONAL_TABLES):
         yield IntegrityIssue(
             "table lags ledger", name, f"it follows commit {applied} of {last}; the next command brings it up"
         )

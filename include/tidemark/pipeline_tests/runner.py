@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from tidemark.config import KeyPair, Pipeline, TimeColumn, load_pipeline
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, from_micros, to_micros
-from tidemark.errors import FaultError, TidemarkError, UserError, prefix_errors
+from tidemark.errors import FaultError, PipelineFileError, TidemarkError, UserError, prefix_errors
 from tidemark.execution.lane_replay import LANE, replay_jobs
 from tidemark.execution.replay import ReplayResult
 from tidemark.formatting import ToDict, to_single_line
@@ -117,6 +117,8 @@ def run_case_files(
         FaultError: Spark failed.
     """
     pipelines = [load_pipeline(file.pipeline_file) for file in files]
+    for pipeline in pipelines:
+        _require_table_inputs(pipeline)
     is_classic = isinstance(get_engine(spark), ClassicEngine)
     with ThreadPoolExecutor(_CONCURRENT_PIPELINES if is_classic else 1) as pool:
 
@@ -129,6 +131,20 @@ def run_case_files(
             return runs
 
         return [run for runs in pool.map(run, pipelines, files) for run in runs]
+
+
+def _require_table_inputs(pipeline: Pipeline) -> None:
+    """Require that no input of a pipeline is the output of another one.
+
+    Raises:
+        PipelineFileError: An input is another pipeline.
+    """
+    for side in SIDES:
+        if upstream := getattr(pipeline, side).upstream:
+            raise PipelineFileError(
+                f"{pipeline.name}: test cases cannot give the rows of {side}, which is the output of "
+                f"{upstream.pipeline}. Remove the test file, or test a copy of the pipeline with a table as input."
+            )
 
 
 @dataclass(frozen=True)
