@@ -30,6 +30,7 @@ from tidemark.config.sides import OTHER
 from tidemark.execution.replay import ReplayResult
 from tidemark.joins.output_schema import flatten_emissions, select_output
 from tidemark.sources.stored_input import StoredInput
+from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.tables import from_pandas
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.lanes import Lane, Timeline
@@ -53,7 +54,7 @@ def create_output_stream(
     advances = add_drain(replayed.list_increments(), [lane], replayed.timelines, grid, depth)
     placed = place_emissions(replayed.joined.withColumn("lane", F.lit(0)), advances)
     wide = flatten_emissions(placed, pipeline, grid, {**_place_columns(), EMISSION_ORDER: F.col("emission_order")})
-    rows = select_output(wide.withColumns(_event_times(pipeline, inputs)).drop("_lane"), pipeline)
+    rows = select_output(wide.transform(with_columns, _event_times(pipeline, inputs)).drop("_lane"), pipeline)
     watermarks = list_output_watermarks(advances, delay)
     watermarks = watermarks.select(
         grid.timestamp_column(F.col("slice")).alias("_slice"),
@@ -101,7 +102,9 @@ def place_emissions(joined: DataFrame, advances: DataFrame) -> DataFrame:
     is_by_timer = F.col("emitting_watermark").isNotNull()
     step = F.when(F.col("emission") == "matched", 0).otherwise(F.when(is_by_timer, 2).otherwise(1))
     position = {"clock": F.col("position.clock"), "tiebreak": F.col("position.tiebreak") * ORDER_STEPS + step}
-    return placed.withColumns(position).drop("emitting_row", "emitting_watermark", "reaching_event", "position")
+    return placed.transform(with_columns, position).drop(
+        "emitting_row", "emitting_watermark", "reaching_event", "position"
+    )
 
 
 def _find_first_events(levels: DataFrame, advances: DataFrame) -> DataFrame:
@@ -174,4 +177,4 @@ def list_output_watermarks(advances: DataFrame, delay: Column) -> DataFrame:
         "watermark": F.col("watermark") - delay,
         "tiebreak": F.col("tiebreak") * ORDER_STEPS + (ORDER_STEPS - 1),
     }
-    return advances.where(is_known).withColumns(columns)
+    return advances.where(is_known).transform(with_columns, columns)

@@ -38,7 +38,7 @@ def _select_for_run(context: PlanningContext) -> SliceSelection:
     """Select stale and changed slices, then new slices."""
     require_same_settings(context)
     selection = select_new_slices(context)
-    changed = _find_ranges_with_deleted_inputs(context)
+    changed = _find_ranges_with_changed_inputs(context)
     repairs = sorted((*find_stale_ranges(context.ledger), *changed), key=lambda slice_range: slice_range.slices.start)
     slice_ranges = (*repairs, *selection.slice_ranges)
     if slice_ranges and context.last:
@@ -125,10 +125,18 @@ def _describe_changed_settings(ledger: Ledger, number: int) -> str:
     return describe_setting_diff(settings_up_to_slice(entry.settings, ledger.grid, before.number), before.settings)
 
 
-def _find_ranges_with_deleted_inputs(context: PlanningContext) -> list[SliceRange]:
-    """Return slices to rerun because rows that they read were deleted, except slices that are stale anyway."""
-    numbers = context.find_slices_with_deleted_inputs() - set(stale(context.ledger))
+def _find_ranges_with_changed_inputs(context: PlanningContext) -> list[SliceRange]:
+    """Return slices to rerun because their input rows have changed, except slices that are stale anyway.
+
+    Changed rows were deleted. If an input is the output of another pipeline, added rows count too: a reprocess of that
+    pipeline added them.
+    """
+    numbers = context.find_slices_with_deleted_inputs()
     because = "rows that they have read were deleted or changed"
+    if context.upstreams and context.pipeline.on_late_arriving_rows == "reprocess":
+        numbers |= set(context.slices_to_reprocess)
+        because = "their input rows have changed"
+    numbers -= set(stale(context.ledger))
     return [SliceRange(slices, "changed input", because) for slices in group_consecutive(numbers)]
 
 
