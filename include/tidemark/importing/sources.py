@@ -13,7 +13,7 @@ from tidemark.importing.flink_join import JobSettings, import_flink_join
 from tidemark.importing.flink_plan import FlinkPlan, PlanNode, parse_plan
 from tidemark.importing.flink_planner import compile_script
 from tidemark.importing.sql_script import list_option_hints
-from tidemark.importing.stream_join import StreamJoin
+from tidemark.importing.stream_join import StreamJoin, choose_join
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ def import_compiled_plan(path: Path, number: int | None, settings: Mapping[str, 
     """
     with prefix_errors(str(path)):
         plan = parse_plan(_read_text(path))
-        node = choose_join([(plan, node) for node in plan.list_joins()], [plan], number)[1]
+        node = _choose_join([(plan, node) for node in plan.list_joins()], [plan], number)[1]
         return _import_join_node(plan, node, JobSettings(settings, {}, is_job_plan=True, name=path.stem))
 
 
@@ -80,7 +80,7 @@ def import_flink_sql(path: Path, number: int | None, settings: Mapping[str, str]
         text = _read_text(path)
         script = compile_script(text, settings)
         joins = [(plan, node) for plan in script.plans for node in plan.list_joins()]
-        plan, node = choose_join(joins, script.plans, number)
+        plan, node = _choose_join(joins, script.plans, number)
         plan_settings = {**settings, **script.settings[script.plans.index(plan)]}
         join = _import_join_node(
             plan, node, JobSettings(plan_settings, script.tables, is_job_plan=False, name=path.stem)
@@ -133,22 +133,17 @@ def import_spark_query(spark: SparkSession, source: str, number: int | None, set
             raise ImportRefusedError(f"the query's plan has an unknown form: {error!r}. Simplify the query.") from None
 
 
-def choose_join(
+def _choose_join(
     joins: list[tuple[FlinkPlan, PlanNode]], plans: list[FlinkPlan], number: int | None
 ) -> tuple[FlinkPlan, PlanNode]:
-    """Choose a join by its number.
+    """Choose a join of Flink's plans by its number.
 
     Raises:
         ImportRefusedError: There is none, or the number does not choose one.
     """
     if not joins:
         raise ImportRefusedError(plans[0].explain_missing_join() if plans else "there is no query. Add an INSERT.")
-    if number is None and len(joins) == 1:
-        return joins[0]
-    if number is None or not 1 <= number <= len(joins):
-        names = "; ".join(f"{n}: {node.label}" for n, (_, node) in enumerate(joins, 1))
-        raise ImportRefusedError(f"there are {len(joins)} joins. Choose with --join N: {names}")
-    return joins[number - 1]
+    return choose_join(joins, number, lambda join: join[1].label)
 
 
 def _read_text(path: Path) -> str:

@@ -25,7 +25,7 @@ from tidemark.importing.spark_expressions import (
     to_sql,
 )
 from tidemark.importing.spark_input import SparkInput, trace_input
-from tidemark.importing.stream_join import StreamInput, StreamJoin
+from tidemark.importing.stream_join import StreamInput, StreamJoin, choose_join
 from tidemark.importing.written_expressions import (
     OutputColumn,
     join_conjuncts,
@@ -61,6 +61,16 @@ class JoinPlan:
     others: tuple[str, ...]
     """Names of all operators after them."""
 
+    @property
+    def join_type(self) -> str:
+        """Spark's name of the join type."""
+        return str(self.join.fields["joinType"].get("object", "")).rpartition(".")[2].removesuffix("$")
+
+    @property
+    def description(self) -> str:
+        """Join type in words."""
+        return f"{_JOIN_TYPES.get(self.join_type, self.join_type)} join"
+
 
 @dataclass
 class Condition:
@@ -90,8 +100,11 @@ def import_spark_join(plan: Tree, name: str, number: int | None, settings: Mappi
     Raises:
         ImportRefusedError: A pipeline cannot express the join.
     """
-    join_plan = _choose_join(list(_list_joins(plan)), number)
-    join_type = str(join_plan.join.fields["joinType"].get("object", "")).rpartition(".")[2].removesuffix("$")
+    joins = list(_list_joins(plan))
+    if not joins:
+        raise ImportRefusedError("the query has no join of two streams. Return the DataFrame of a stream-stream join.")
+    join_plan = choose_join(joins, number, lambda each: each.description)
+    join_type = join_plan.join_type
     if join_type not in _JOIN_TYPES:
         raise ImportRefusedError(f"the join is {join_type or 'of another type'}, which Spark does not run on streams.")
     inputs: dict[SideName, SparkInput] = {
@@ -142,16 +155,6 @@ def _list_joins(tree: Tree, above: tuple[Tree, ...] = ()) -> Iterator[JoinPlan]:
 def _is_streaming(tree: Tree) -> bool:
     is_source = tree.kind.startswith("Streaming") and not tree.children
     return is_source or any(map(_is_streaming, tree.children))
-
-
-def _choose_join(joins: Sequence[JoinPlan], number: int | None) -> JoinPlan:
-    if not joins:
-        raise ImportRefusedError("the query has no join of two streams. Return the DataFrame of a stream-stream join.")
-    if number is None and len(joins) == 1:
-        return joins[0]
-    if number is None or not 1 <= number <= len(joins):
-        raise ImportRefusedError(f"the query has {len(joins)} joins. Choose with --join N, the outermost is 1.")
-    return joins[number - 1]
 
 
 def _read_output(

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tidemark.config.sides import SideName
+from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Omission, Section, Setting
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,3 +51,22 @@ class StreamJoin:
     """Settings of the slices that are known, in place of defaults."""
     notes: tuple[str, ...] = ()
     """Lines for the head of the file."""
+
+
+def choose_join(joins: Sequence[T], number: int | None, describe: Callable[[T], str]) -> T:
+    """Choose one of the joins of a job.
+
+    Args:
+        joins: The joins, at least one.
+        number: Number of the join, from 1; None if it is the only one.
+        describe: Describes a join in a few words, for the choice.
+
+    Raises:
+        ImportRefusedError: The number does not choose a join.
+    """
+    if number is None and len(joins) == 1:
+        return joins[0]
+    if number is None or not 1 <= number <= len(joins):
+        names = "; ".join(f"{position}: {describe(join)}" for position, join in enumerate(joins, 1))
+        raise ImportRefusedError(f"there are {len(joins)} joins. Choose with --join N: {names}")
+    return joins[number - 1]
