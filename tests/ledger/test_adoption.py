@@ -135,7 +135,9 @@ def test_adopted_slices_change_their_state_only(
     assert min(row[0] for rows in read_output() for row in rows) >= at(3).replace(tzinfo=None)
 
 
-def test_difference_stops_adoption_until_it_is_accepted(spark, streamed_lake, run_tidemark, pipeline, read_ledger):
+def test_difference_stops_adoption_until_it_is_accepted(
+    spark, streamed_lake, run_tidemark, pipeline, read_ledger, monkeypatch
+):
     stream = spark.read.format("delta").load(f"{streamed_lake}/run/emissions").drop("_slice")
     stream.where("left_v <> 9").write.format("delta").save(f"{streamed_lake}/stream")
     options = ("--until", UNTIL, "--compare", "2 hours")
@@ -150,7 +152,20 @@ def test_difference_stops_adoption_until_it_is_accepted(spark, streamed_lake, ru
 
     warm_up = PipelineTables(f"{streamed_lake}/orders/candidates/{WARM_UP}")
     runs = Ledger.read(warm_up, Grid.from_config(pipeline().slices)).runs
-    assert run_tidemark("adopt -- stream", *options, "--accept-differences", "--json")[0] == 0
+    plan_adoption = adopt_command.create_adoption_plan
+
+    def plan_while_stream_writes(*arguments):
+        plan = plan_adoption(*arguments)
+        rest = spark.read.format("delta").load(f"{streamed_lake}/run/emissions").drop("_slice").where("left_v = 9")
+        rest.write.format("delta").mode("append").save(f"{streamed_lake}/stream")
+        return plan
+
+    monkeypatch.setattr(adopt_command, "create_adoption_plan", plan_while_stream_writes)
+    code, output = run_tidemark("adopt -- stream", *options, "--accept-differences", "--json")
+    assert code == 0
+    # The ledger has the version that was compared, without the row that the stream wrote meanwhile.
+    assert json.loads(read_ledger(pipeline()).last.adopted_from) == {"table": "stream", "version": 0}
+    assert json.loads(output)["comparison"]["differences"] > 0
     assert read_ledger(pipeline()).runs == runs  # the slices did not run again
     assert read_ledger(pipeline()).last.number == 2
 

@@ -63,6 +63,7 @@ def compare_last_slices(
 ) -> Comparison:
     """Compare the last slices of a warm-up with the adopted table, by `compare` of the pipeline file.
 
+    The compared version of the table is the one that the ledger records, although a stream may write to the table.
     Any difference exceeds the budget, unless `compare.budget.differing` allows it.
 
     Args:
@@ -81,6 +82,7 @@ def compare_last_slices(
         budget = budget.model_copy(update={"differing": parse_allowance(0)})
     request = ComparisonRequest(
         table=table,
+        version=plan.source.version,
         start=grid.datetime_of(first),
         end=end,
         key_columns=tuple(settings.key_columns),

@@ -63,7 +63,7 @@ def compare(
     slices = _select_range(view, request)
     batch = view.read_emissions()
     with prefix_errors(request.origin):
-        stored = DeltaInput.find(spark, lake, request.table).read()
+        stored = DeltaInput.find(spark, lake, request.table, request.version).read()
     stream, names, notes = _align_columns(stored, batch, view, request)
     notes += adoption_notes
     tolerances = {

@@ -26,6 +26,8 @@ class ComparisonRequest:
 
     table: str
     """The stream's table: a Delta path relative to the lake root, or a catalog name."""
+    version: int | None = field(default=None, kw_only=True)
+    """Version of the table to compare; by default the newest."""
     origin: str = field(default="compare.table", kw_only=True)
     """Option or field with the table, for messages."""
     start: datetime | None = None
