@@ -115,6 +115,8 @@ def read_contents(spark):
         with tuned_for_tiny_queries(spark):
             names = list_existing_tables(tables)
             frames = {name: spark.read.format("delta").load(getattr(tables, name)) for name in names}
+            if DeltaTableHandle.open(tables.ledger) is None:
+                return {}, 0
             ledger = spark.read.format("delta").load(tables.ledger)
             frames["ledger"] = ledger.drop(*RUN_COLUMNS)
             counts = {name: Counter(map(str, rows.drop("_run", "run").collect())) for name, rows in frames.items()}

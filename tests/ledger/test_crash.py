@@ -19,6 +19,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.ledger.reader_assertions import check_every_version, check_readers_agree
+from tidemark.cli.app import main
 from tidemark.config.candidate_version import to_candidate
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.erasure.workflow import erase
@@ -194,6 +195,29 @@ def test_promote_or_rollback_killed_at_any_step_is_repeatable(
     before, after = check_kills(settings, lake, arguments, repeat, ["emissions"])
 
     assert (after["emissions"] > before["emissions"]) == (move is promote)
+
+
+@pytest.mark.slow
+def test_adopt_killed_at_any_step_is_repeatable(append_inputs, create_rows, pipeline, run_hours, lake, check_kills):
+    append_inputs(*create_rows(minutes=11, count=20))
+    run_hours(pipeline(output="run"), 4)
+    settings = pipeline()
+    options = ["run/emissions", "--until", f"{START + timedelta(hours=3):%Y-%m-%dT%H:%MZ}"]
+
+    def repeat(copy):
+        # 2: the killed command has committed.
+        assert main(["adopt", str(lake.parent / "pipeline.yaml"), *options, "--lake", str(copy)]) in (0, 2)
+        ledger = Ledger.from_pipeline(settings, str(copy))
+        assert [entry.number for entry in ledger.entries.values() if entry.adopted_from] == [0, 1, 2]
+
+    def arguments(copy, point):
+        return build_command(copy, point, *options, name="adopt")
+
+    before, after = check_kills(settings, lake, arguments, repeat, ["emissions", "late", "checkpoint"])
+
+    assert not before
+    assert not after["emissions"]
+    assert after["checkpoint"]
 
 
 @pytest.mark.slow
