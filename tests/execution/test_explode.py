@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from tidemark.cli.status import summarize_status
 from tidemark.comparison.compare import compare
 from tidemark.comparison.dialect_diff import compare_dialects
-from tidemark.comparison.minimal_example import write_minimal_example
+from tidemark.comparison.minimal_example import find_minimal_example
 from tidemark.comparison.result import ComparisonRequest
 from tidemark.comparison.row_history import explain_rows
 from tidemark.comparison.what_if import vary_setting
@@ -140,7 +140,7 @@ def test_explode_pairs_are_counted_and_rows_are_compared(spark, inputs_lake, run
     }
     assert [agreement.same for agreement in comparison.agreement] == [1, 3]
     with pytest.raises(UserError, match="a row of `explode` is not a pair"):
-        write_minimal_example(spark, settings, inputs_lake, comparison, 1, tmp_path / "vector.jsonl")
+        find_minimal_example(spark, settings, inputs_lake, comparison, 1)
 
 
 @pytest.mark.parametrize(

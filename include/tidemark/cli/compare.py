@@ -31,13 +31,15 @@ from tidemark.cli.render import render_comparison, render_dialects
 from tidemark.comparison import compare_dialects
 from tidemark.comparison.agreement import find_due_slices, save_agreement
 from tidemark.comparison.compare import compare
-from tidemark.comparison.minimal_example import write_minimal_example
+from tidemark.comparison.minimal_example import find_minimal_example, write_vector
 from tidemark.comparison.result import Comparison, ComparisonRequest
 from tidemark.comparison.what_if import select_slices
 from tidemark.config import CompareSettings, Pipeline, load_pipeline, load_reference, with_overrides
 from tidemark.config.candidate_version import to_candidate
+from tidemark.config.loader import find_pipeline_file
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import CheckFailedError, UserError, prefix_errors
+from tidemark.formatting import format_count
 from tidemark.versions.candidates import with_live_settings
 
 app = typer.Typer(
@@ -180,7 +182,12 @@ def minimize(
     pipeline: PipelineArgument,
     number: Annotated[int, typer.Argument(metavar="N", min=1, help="Number of an example, as `compare run` shows it.")],
     output: Annotated[
-        Path, typer.Option("--output", metavar="FILE", help="Vector file to write, for tidemark conformance.")
+        Path,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="Vector file to write, for tidemark conformance; or tests/NAME.yaml, for a case of tidemark test.",
+        ),
     ],
     table: TableOption = None,
     reference: ReferenceOption = None,
@@ -191,18 +198,33 @@ def minimize(
     overrides: SetOption = None,
     examples: ExamplesOption = None,
 ) -> None:
-    """Write the fewest input rows that still show one difference, as a vector that `conformance` fails on.
+    """Write the fewest input rows that still show one difference.
+
+    As a vector (.jsonl, .jsonl.gz), `conformance` fails on the difference. Or add them to the test file of the pipeline
+    (.yaml): the case expects the rows that the pipeline emits.
 
     Example: `tidemark compare minimize flights_weather_event_time 1 --output late.jsonl --with streamed/flights`
     """
-    reports.check_folder("--output", output)
+    from tidemark.comparison import minimal_test_case  # noqa: PLC0415 - other commands need no test cases
+
+    pipeline_file = find_pipeline_file(pipeline)
+    is_case = output.suffix == ".yaml"
+    if is_case:
+        minimal_test_case.check_case_file(pipeline_file, output, number)
+    else:
+        reports.check_folder("--output", output)
     selection = _Selection.from_options(pipeline, table, reference, candidate, (start, end, until), overrides or ())
     if examples is not None:
         selection = replace(selection, request=replace(selection.request, examples=examples))
     with selection.compare() as (spark, comparison):
         print_result(comparison, lambda: render_comparison(comparison))
-        vector = write_minimal_example(spark, selection.pipeline, get_lake_root(), comparison, number, output)
-        err.print(f"{output}: {len(vector['events'])} input rows show difference {number}", soft_wrap=True)
+        example = find_minimal_example(spark, selection.pipeline, get_lake_root(), comparison, number)
+        if is_case:
+            minimal_test_case.write_test_case(example, comparison.table, pipeline_file)
+        else:
+            write_vector(example, output)
+        rows = format_count(len(example.events), "input row")
+        err.print(f"{output}: difference {number} in {rows}", soft_wrap=True)
 
 
 @app.command()

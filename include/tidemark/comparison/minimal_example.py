@@ -1,6 +1,6 @@
 """Reduce one difference of a comparison to the fewest input rows that still show it.
 
-The result is a vector file: `tidemark conformance` replays it, and fails on exactly that emission.
+As a vector file, `tidemark conformance` replays it, and fails on exactly that emission.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, from_micros, to_micros, to_millis
 from tidemark.errors import UserError
 from tidemark.execution.replay import ReplayResult, replay
+from tidemark.formatting import quote_identifier
 from tidemark.joins.factory import create_join, create_lane
 from tidemark.joins.keys import has_null_key, key_columns, key_name
 from tidemark.joins.rules.flink_common import find_watermark_strategy
@@ -56,7 +57,7 @@ _EVENT_TABLE = "key string, lane long, id string, arrival long, ts long"
 
 
 @dataclass(frozen=True)
-class _Event:
+class Event:
     """An input row."""
 
     clock: int
@@ -79,14 +80,29 @@ class _Event:
         return {"side": self.side[0].upper(), "key": self.key, "ts": self.ts, "id": self.id}
 
 
-def write_minimal_example(
-    spark: SparkSession, pipeline: Pipeline, lake: str, comparison: Comparison, number: int, file: Path
-) -> Vector:
-    """Write a vector that reproduces one difference of a comparison.
+@dataclass(frozen=True)
+class MinimalExample:
+    """The fewest input rows that show a difference."""
+
+    number: int
+    cause: Cause
+    view: CommittedView
+    events: Sequence[Event]
+    """The rows in order of arrival."""
+    check: DifferenceCheck
+
+
+def find_minimal_example(
+    spark: SparkSession, pipeline: Pipeline, lake: str, comparison: Comparison, number: int
+) -> MinimalExample:
+    """Find the fewest input rows that reproduce one difference of a comparison.
 
     Args:
-        number: number of the difference among the comparison's examples.
-        file: JSON lines; gzipped where the name ends in `.gz`.
+        spark: A session.
+        pipeline: The pipeline.
+        lake: The lake root.
+        comparison: The comparison.
+        number: Number of the difference among its examples.
 
     Raises:
         UserError: no such difference, not a matter of the join's rules, or not shown by the rows around it.
@@ -100,17 +116,29 @@ def write_minimal_example(
             "Choose another difference."
         )
     hashes = {side: example[f"_{side}"] for side in SIDES if example.get(f"_{side}") is not None}
-    targets, context = _collect_events(CommittedView.read(spark, pipeline, lake), hashes)
+    view = CommittedView.read(spark, pipeline, lake)
+    targets, context = _collect_events(view, hashes)
     with tuned_for_tiny_queries(spark):
-        check = _DifferenceCheck(spark, pipeline, targets, only_batch=cause.missing_in == STREAM)
+        check = DifferenceCheck(spark, pipeline, targets, only_batch=cause.missing_in == STREAM)
         if not check([context])[0]:
             raise UserError(
                 f"difference {number}: the {len(targets) + len(context)} rows around it do not show it. "
                 "Choose another difference."
             )
-        events = _sorted([*targets, *minimize(context, check)])
-        vector = _create_vector(pipeline, f"{pipeline.name}_{number}", events)
-        vector["expected"] = check.expect_stream_output(events)
+        return MinimalExample(number, cause, view, _sorted([*targets, *minimize(context, check)]), check)
+
+
+def write_vector(example: MinimalExample, file: Path) -> Vector:
+    """Write a minimal example as a vector, which `conformance` fails on.
+
+    Args:
+        example: The example.
+        file: JSON lines; gzipped where the name ends in `.gz`.
+    """
+    pipeline = example.view.pipeline
+    vector = _create_vector(pipeline, f"{pipeline.name}_{example.number}", example.events)
+    with tuned_for_tiny_queries(example.view.spark):
+        vector["expected"] = example.check.expect_stream_output(example.events)
     opener: Callable[..., Any] = gzip.open if file.suffix == ".gz" else open
     with opener(file, "wt", encoding="utf-8") as lines:
         lines.write(json.dumps(vector) + "\n")
@@ -194,23 +222,23 @@ def _find_example(comparison: Comparison, number: int) -> tuple[Cause, dict[str,
     )
 
 
-def _collect_events(view: CommittedView, hashes: dict[SideName, int]) -> tuple[list[_Event], list[_Event]]:
+def _collect_events(view: CommittedView, hashes: dict[SideName, int]) -> tuple[list[Event], list[Event]]:
     """Find the rows of the difference, and other rows that may decide it.
 
     The others are rows of the same keys within the join's reach. For each row they include the two rows that determine
     the watermark at its position.
     """
-    left, right = (_select_events(view, source) for source in view.inputs)
+    left, right = (select_events(view, source) for source in view.inputs)
     rows = left.unionByName(right)
     matches = [rows.where((F.col("side") == side) & (F.col("row_hash") == value)) for side, value in hashes.items()]
-    targets = [_to_event(row) for match in matches for row in match.orderBy(*_ORDER).limit(1).collect()]
+    targets = [to_event(row) for match in matches for row in match.orderBy(*_ORDER).limit(1).collect()]
     if len(targets) < len(hashes):
         raise UserError("compare minimize: an input does not contain a row of the difference. Run compare again.")
     times = [event.ts for event in targets]
     reach = to_micros(view.pipeline.join.max_time_distance or timedelta()) // 1000
     in_reach = F.col("ts").between(min(times) - reach, max(times) + reach) & (F.col("key") == targets[0].key)
     distance = F.least(*(F.abs(F.col("ts") - time) for time in times), F.lit(2**62))
-    neighbours = [_to_event(row) for row in rows.where(in_reach).orderBy(distance).limit(MAX_CANDIDATES).collect()]
+    neighbours = [to_event(row) for row in rows.where(in_reach).orderBy(distance).limit(MAX_CANDIDATES).collect()]
     positions = rows.sparkSession.createDataFrame(
         sorted({(event.clock, event.tiebreak) for event in [*targets, *neighbours]}),
         "position_clock long, position_tiebreak long",
@@ -220,13 +248,13 @@ def _collect_events(view: CommittedView, hashes: dict[SideName, int]) -> tuple[l
     newest = earlier.groupBy(*positions.columns, F.col("side").alias("of")).agg(
         F.max_by(F.struct(*rows.columns), F.col("ts")).alias("row")
     )
-    raising = map(_to_event, newest.select("row.*").distinct().collect())
+    raising = map(to_event, newest.select("row.*").distinct().collect())
     context = {*neighbours, *raising} - set(targets)
     return targets, sorted(context, key=lambda event: (event.clock, event.tiebreak, event.side, event.ts))
 
 
-def _select_events(view: CommittedView, source: StoredInput) -> DataFrame:
-    """Return the rows of an input that take part, in the columns of `_Event`."""
+def select_events(view: CommittedView, source: StoredInput, row_columns: Sequence[str] = ()) -> DataFrame:
+    """Return the rows of an input that take part, in the columns of `Event`, and some columns of the input as `row`."""
     side, grid = source.side, view.grid
     source.changes.require_exact_arrivals(grid, 0)
     rows = side.normalize(source.table.read().where(side.clock.micros >= grid.start), grid, grid.start)
@@ -241,20 +269,21 @@ def _select_events(view: CommittedView, source: StoredInput) -> DataFrame:
         *(column.alias(name) for name, column in fields.items()), f"{side.name}.*"
     )
     row_hash = content_hash(flat, view.map_columns(side.name).values())
-    return flat.select(
-        *(F.col(name).alias(name[1:]) for name in fields), F.lit(side.name).alias("side"), row_hash.alias("row_hash")
-    )
+    row = [F.struct(*map(quote_identifier, row_columns)).alias("row")] if row_columns else []
+    names = (F.col(name).alias(name[1:]) for name in fields)
+    return flat.select(*names, F.lit(side.name).alias("side"), row_hash.alias("row_hash"), *row)
 
 
-def _to_event(row: Row) -> _Event:
-    return _Event(**row.asDict())
+def to_event(row: Row) -> Event:
+    """Return a row of `select_events` without the columns of the input."""
+    return Event(**{name: value for name, value in row.asDict().items() if name != "row"})
 
 
-def _sorted(events: Sequence[_Event]) -> list[_Event]:
+def _sorted(events: Sequence[Event]) -> list[Event]:
     return sorted(events, key=lambda event: (event.clock, event.tiebreak, event.side))
 
 
-def _create_vector(pipeline: Pipeline, name: str, events: Sequence[_Event]) -> Vector:
+def _create_vector(pipeline: Pipeline, name: str, events: Sequence[Event]) -> Vector:
     """Return sorted events under the pipeline's settings as a vector, without expected output."""
     interval, is_sql = pipeline.join.interval, pipeline.dialect == "flink-sql"
     assert interval and interval.lower is not None and interval.upper is not None, "checked by the pipeline file"  # noqa: PT018
@@ -281,12 +310,12 @@ def _create_vector(pipeline: Pipeline, name: str, events: Sequence[_Event]) -> V
 
 
 @dataclass(frozen=True)
-class _DifferenceCheck:
+class DifferenceCheck:
     """Tests whether rows reproduce the difference."""
 
     spark: SparkSession
     pipeline: Pipeline
-    targets: Sequence[_Event]
+    targets: Sequence[Event]
     only_batch: bool
 
     @property
@@ -295,7 +324,7 @@ class _DifferenceCheck:
         left, right = (next((event.id for event in self.targets if event.side == side), None) for side in SIDES)
         return left, right
 
-    def __call__(self, contexts: Sequence[Sequence[_Event]]) -> list[bool]:
+    def __call__(self, contexts: Sequence[Sequence[Event]]) -> list[bool]:
         """Test whether each set of rows, added to those of the difference, reproduces it. Runs one job."""
         answer = self._replay([_sorted([*self.targets, *context]) for context in contexts], slice_per_event=False)
         lane = F.coalesce("left.lane", "right.lane")
@@ -303,7 +332,7 @@ class _DifferenceCheck:
         emitting = {row["lane"] for row in pairs.distinct().collect() if (row["l"], row["r"]) == self.emission}
         return [(lane in emitting) == self.only_batch for lane in range(len(contexts))]
 
-    def expect_stream_output(self, events: Sequence[_Event]) -> dict[str, Any]:
+    def expect_stream_output(self, events: Sequence[Event]) -> dict[str, Any]:
         """Return the output that the stream wrote for sorted events: the pipeline's, but for the difference."""
         answer = self._replay([events], slice_per_event=True)
         joined, late = answer.joined.collect(), answer.late.where("reason = 'late'").collect()
@@ -325,7 +354,12 @@ class _DifferenceCheck:
         dropped = [{"side": row["side"][0].upper(), "id": row[row["side"]]["id"], "at": row["slice"]} for row in late]
         return {"rows": rows, "dropped": dropped}
 
-    def _replay(self, streams: Sequence[Sequence[_Event]], *, slice_per_event: bool) -> ReplayResult:
+    def count_output(self, events: Sequence[Event]) -> tuple[int, int]:
+        """Return the number of emissions and of late rows of sorted events."""
+        answer = self._replay([events], slice_per_event=False)
+        return answer.joined.count(), answer.late.where("reason = 'late'").count()
+
+    def _replay(self, streams: Sequence[Sequence[Event]], *, slice_per_event: bool) -> ReplayResult:
         """Replay streams of sorted events as lanes of one job; each arrives in one slice or in a slice per event."""
         rows: dict[str, list[tuple[Any, ...]]] = {side: [] for side in SIDES}
         for lane, events in enumerate(streams):

@@ -77,6 +77,15 @@ def read_long_yaml(path: Path) -> YamlDocument:
     return _read(path, 10 * MAX_BYTES, 10 * MAX_VALUES)
 
 
+def parse_long_yaml(path: Path, text: str) -> YamlDocument:
+    """Parse the text that a file is to have, as `read_long_yaml` would read it.
+
+    Raises:
+        PipelineFileError: As `read_yaml`.
+    """
+    return _parse(path, text.encode(), 10 * MAX_BYTES, 10 * MAX_VALUES)
+
+
 def _read(path: Path, max_bytes: int, max_values: int) -> YamlDocument:
     # Airflow renders Jinja templates in task arguments, and the path is one of them.
     if not _NAME.fullmatch(path.name):
@@ -86,8 +95,15 @@ def _read(path: Path, max_bytes: int, max_values: int) -> YamlDocument:
     try:
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
-        if len(content) > max_bytes:
-            raise PipelineFileError(f"{path} has more than {max_bytes:,} bytes. Pipeline files have a page or two.")
+    except (OSError, ValueError) as error:
+        raise PipelineFileError(to_single_line(f"{path} cannot be read as YAML: {_explain(error)}")) from None
+    return _parse(path, content, max_bytes, max_values)
+
+
+def _parse(path: Path, content: bytes, max_bytes: int, max_values: int) -> YamlDocument:
+    if len(content) > max_bytes:
+        raise PipelineFileError(f"{path} has more than {max_bytes:,} bytes. Pipeline files have a page or two.")
+    try:
         text = content.decode("utf-8")
         loader = _Loader(text, max_values)
         try:
@@ -97,7 +113,7 @@ def _read(path: Path, max_bytes: int, max_values: int) -> YamlDocument:
             loader.dispose()
         spans = {} if root is None else dict(_find_spans(root, (), root.start_mark))
         return YamlDocument(path, text, value, spans)
-    except (yaml.YAMLError, OSError, ValueError, OverflowError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise PipelineFileError(to_single_line(f"{path} cannot be read as YAML: {_explain(error)}")) from None
 
 

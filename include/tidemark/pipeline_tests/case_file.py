@@ -13,7 +13,7 @@ from pydantic import ValidationError, field_validator, model_validator
 from tidemark.config import get_pipelines_folder, list_pipeline_files
 from tidemark.config.base import Settings
 from tidemark.config.loader import explain_validation_error
-from tidemark.config.safe_yaml import YamlDocument, read_long_yaml
+from tidemark.config.safe_yaml import YamlDocument, parse_long_yaml, read_long_yaml
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import Instant, parse_instant
 from tidemark.errors import PipelineFileError, suggest_name
@@ -229,9 +229,21 @@ def read_case_file(pipeline_file: Path) -> CaseFile:
     path = find_case_file(pipeline_file)
     if not path.is_file():
         raise PipelineFileError(f"there is no test file {path}. Write it, with cases of the pipeline under cases.")
-    document = read_long_yaml(path)
+    return _create_file(read_long_yaml(path), pipeline_file)
+
+
+def parse_case_file(pipeline_file: Path, text: str) -> CaseFile:
+    """Parse the text that the test file of a pipeline is to have.
+
+    Raises:
+        PipelineFileError: It is invalid. The message has file and line.
+    """
+    return _create_file(parse_long_yaml(find_case_file(pipeline_file), text), pipeline_file)
+
+
+def _create_file(document: YamlDocument, pipeline_file: Path) -> CaseFile:
     if not isinstance(document.content, dict):
-        raise PipelineFileError(f"{path} has no test cases. Write them under cases.")
+        raise PipelineFileError(f"{document.path} has no test cases. Write them under cases.")
     try:
         settings = FileSettings.model_validate(document.content)
     except ValidationError as error:

@@ -44,9 +44,9 @@ def create_schemas(spark: SparkSession, pipeline: Pipeline, file: CaseFile, case
     schemas: dict[SideName, T.StructType] = {}
     for side in SIDES:
         declared = _parse_declared(spark, file, case, side)
-        types = _list_role_types(pipeline, side) | declared
+        types = list_role_types(pipeline, side) | declared
         rows = [row for other in file.cases for row in other.given if row.side == side]
-        read = _list_read_columns(pipeline, side)
+        read = list_read_columns(pipeline, side)
         names = [*types, *read, *_list_expected_columns(file, side, select=pipeline.select, explode=pipeline.explode)]
         names += _list_unjudged_columns(file, side, names)
         _check_names(case, side, names)
@@ -220,7 +220,7 @@ def _parse_declared(spark: SparkSession, file: CaseFile, case: Case, side: SideN
     return types
 
 
-def _list_role_types(pipeline: Pipeline, side: SideName) -> dict[str, T.DataType]:
+def list_role_types(pipeline: Pipeline, side: SideName) -> dict[str, T.DataType]:
     """Return the types of the columns that are times or the tiebreak."""
     source: Input = getattr(pipeline, side)
     units = list_units(source)
@@ -228,7 +228,7 @@ def _list_role_types(pipeline: Pipeline, side: SideName) -> dict[str, T.DataType
     return types | ({source.tiebreak: T.LongType()} if source.tiebreak else {})
 
 
-def _list_read_columns(pipeline: Pipeline, side: SideName) -> list[str]:
+def list_read_columns(pipeline: Pipeline, side: SideName) -> list[str]:
     """List the other columns of an input that the pipeline's settings read."""
     source: Input = getattr(pipeline, side)
     names = [source.partition] if source.partition else []

@@ -37,6 +37,17 @@ def update_case_file(file: CaseFile, runs: Sequence[CaseRun], grid: Grid) -> int
     Raises:
         UserError: The file cannot be written.
     """
+    text, updated = render_updates(file, runs, grid)
+    if updated:
+        write_case_file(file.path, text)
+    return updated
+
+
+def render_updates(file: CaseFile, runs: Sequence[CaseRun], grid: Grid) -> tuple[str, int]:
+    """Return the text of a test file with the output of failed cases as expected rows, and the number of these cases.
+
+    Args: as `update_case_file`.
+    """
     edits: list[tuple[Span, str]] = []
     updated = 0
     for run in runs:
@@ -48,13 +59,17 @@ def update_case_file(file: CaseFile, runs: Sequence[CaseRun], grid: Grid) -> int
     text = file.document.text
     for span, replacement in sorted(edits, key=lambda edit: edit[0].start, reverse=True):
         text = text[: span.start] + replacement + text[span.end :]
-    if edits:
-        _write(file.path, text)
-    return updated
+    return text, updated
 
 
-def _write(path: Path, text: str) -> None:
+def write_case_file(path: Path, text: str) -> None:
+    """Write a test file; its folder is created.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
     try:
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
@@ -64,14 +79,14 @@ def _edit_case(document: YamlDocument, case: Case, output: CaseOutput, grid: Gri
     """Yield the parts of the file with a case's expected rows, and their replacement."""
     for section in case.expected:
         span = document.spans["cases", case.name, "expect", section]
-        extent = _with_line_end(document, span)
+        extent = trim_extent(document, span)
         text = _render_section(case, section, output, grid, span.indent)
         is_after_comment = document.text[extent.start - 1] != ":" and not text.startswith("\n")
         yield extent, f"\n{' ' * (span.indent + 2)}{text.strip()}" if is_after_comment else text
 
 
-def _with_line_end(document: YamlDocument, span: Span) -> Span:
-    """Return the extent of a section without the blank lines and comments after it, which the parser includes."""
+def trim_extent(document: YamlDocument, span: Span) -> Span:
+    """Return the extent of a block without the blank lines and comments after it, which the parser includes."""
     content = document.text[span.start : span.end]
     lines = content.splitlines(keepends=True)
     while len(lines) > 1 and (not lines[-1].strip() or lines[-1].lstrip().startswith("#")):

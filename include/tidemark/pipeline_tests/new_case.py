@@ -1,0 +1,204 @@
+"""Add a case with given rows to a test file, and expect the output that these rows have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+
+from tidemark.config import Pipeline
+from tidemark.config.sides import SIDES, SideName
+from tidemark.errors import PipelineFileError, UserError
+from tidemark.pipeline_tests.case_file import (
+    Case,
+    CaseFile,
+    Section,
+    find_case_file,
+    parse_case_file,
+    read_case_file,
+)
+from tidemark.pipeline_tests.columns import create_schemas, list_read_columns, list_role_types
+from tidemark.pipeline_tests.outputs import Values
+from tidemark.pipeline_tests.runner import CaseOutput, run_case_files
+from tidemark.pipeline_tests.update import render_updates, render_value, trim_extent, write_case_file
+from tidemark.timegrid.slices import Grid
+
+_INFERRED_TYPES = (T.StringType(), T.LongType(), T.DoubleType(), T.BooleanType())
+"""Types that follow from values other than null."""
+
+
+@dataclass(frozen=True)
+class NewRow:
+    """A given row of a new case."""
+
+    side: SideName
+    values: Values
+    """Plain values by column (`timegrid.time_columns.to_plain_row`)."""
+    slice_start: str | None = None
+    """Start of the row's slice, if the slice begins with this row and its column has no arrival."""
+
+
+@dataclass(frozen=True)
+class NewCase:
+    """A case without expected rows."""
+
+    name: str
+    description: str
+    rows: Sequence[NewRow]
+    """Rows in order of arrival."""
+    types: Mapping[SideName, Mapping[str, T.DataType]]
+    """Types of the columns of both inputs."""
+    sections: Sequence[Section]
+    """Kinds of rows to expect."""
+
+
+@dataclass(frozen=True)
+class CaseDraft:
+    """The text of a test file with a new case, and the output of the case."""
+
+    path: Path
+    text: str
+    output: CaseOutput
+
+    def write(self) -> None:
+        """Write the file.
+
+        Raises:
+            UserError: The file cannot be written.
+        """
+        write_case_file(self.path, self.text)
+
+
+def list_relevant_columns(pipeline: Pipeline, side: SideName) -> list[str]:
+    """List the columns of an input that the pipeline's settings read: those that matter in a case."""
+    return list(dict.fromkeys([*list_read_columns(pipeline, side), *list_role_types(pipeline, side)]))
+
+
+def require_new_case(pipeline_file: Path, name: str) -> None:
+    """Check that a test file is valid, if it exists, and has no case of a name.
+
+    Raises:
+        UserError: The file is invalid or has the case.
+    """
+    path = find_case_file(pipeline_file)
+    if path.is_file() and name in read_case_file(pipeline_file).settings.cases:
+        raise UserError(f"{path} has a case {name!r} already. Rename or remove that case.")
+
+
+def draft_case(spark: SparkSession, pipeline: Pipeline, pipeline_file: Path, case: NewCase) -> CaseDraft:
+    """Run a new case, and add it with its output to the text of the pipeline's test file.
+
+    Args:
+        spark: A session.
+        pipeline: The pipeline.
+        pipeline_file: Its file.
+        case: The case.
+
+    Raises:
+        UserError: The rows are refused, do not fit the other cases, or have another output under other cuts.
+    """
+    path = find_case_file(pipeline_file)
+    try:
+        file = _add_case(spark, pipeline, pipeline_file, case)
+    except PipelineFileError as error:
+        raise UserError(f"{case.name} does not fit the other cases of {path}: {error}") from None
+    [run] = run_case_files(spark, [replace(file, cases=(_find_case(file, case),))])
+    if run.output is None:
+        raise UserError(f"{case.name} cannot be a test case: {run.result.message}")
+    if any(part.note for part in run.result.differences):
+        raise UserError(
+            f"{case.name} cannot be a test case, because its rows depend on the cut into slices. Please report this."
+        )
+    text, _ = render_updates(file, [run], Grid.from_config(pipeline.slices))
+    return CaseDraft(path, text, run.output)
+
+
+def _add_case(spark: SparkSession, pipeline: Pipeline, pipeline_file: Path, case: NewCase) -> CaseFile:
+    """Add a case to a test file, and declare the types that do not follow from its values.
+
+    Raises:
+        PipelineFileError: The file is invalid with this case.
+    """
+    roles = {side: list_role_types(pipeline, side) for side in SIDES}
+    few = {side: _list_other_types(case, side, roles[side]) for side in SIDES}
+    for declared in (few, case.types):
+        file = parse_case_file(pipeline_file, _insert_case(pipeline_file, case, declared))
+        schemas = create_schemas(spark, pipeline, file, _find_case(file, case))
+        if all(schemas[side][name].dataType == dtype for side in SIDES for name, dtype in case.types[side].items()):
+            break
+    for other in file.cases:
+        create_schemas(spark, pipeline, file, other)
+    return file
+
+
+def _find_case(file: CaseFile, new: NewCase) -> Case:
+    return next(case for case in file.cases if case.name == new.name)
+
+
+def _list_other_types(case: NewCase, side: SideName, roles: Mapping[str, T.DataType]) -> dict[str, T.DataType]:
+    """Return the types of columns that do not follow from the column's role or values."""
+    rows = [row.values for row in case.rows if row.side == side]
+    given = {name for values in rows for name, value in values.items() if value is not None}
+
+    def is_inferred(name: str, dtype: T.DataType) -> bool:
+        if name in roles:
+            return roles[name] == dtype
+        return dtype == T.StringType() or (name in given and dtype in _INFERRED_TYPES)
+
+    return {name: dtype for name, dtype in case.types[side].items() if not is_inferred(name, dtype)}
+
+
+def _insert_case(pipeline_file: Path, case: NewCase, declared: Mapping[SideName, Mapping[str, T.DataType]]) -> str:
+    """Return the text of a test file with a case after its last one."""
+    path = find_case_file(pipeline_file)
+    if not path.is_file():
+        return "cases:\n" + "\n".join(_render_case(case, declared, 2)) + "\n"
+    file = read_case_file(pipeline_file)
+    document, last = file.document, list(file.settings.cases)[-1:]
+    cases = document.spans["cases",]
+    if not last or document.text[cases.start] == "{":
+        raise PipelineFileError(f"{document.locate('cases')}: cases is written in braces. Write each case in a line.")
+    span = document.spans["cases", *last]
+    end = trim_extent(document, span).end
+    # A comment may follow in the same line.
+    line_end = document.text.find("\n", end)
+    end = len(document.text) if line_end < 0 else line_end
+    lines = "\n".join(_render_case(case, declared, span.indent))
+    return f"{document.text[:end]}\n\n{lines}\n{document.text[end + 1 :]}"
+
+
+def _render_case(case: NewCase, declared: Mapping[SideName, Mapping[str, T.DataType]], indent: int) -> Iterator[str]:
+    """Yield the lines of a case with empty lists of expected rows."""
+    first, second, third = (" " * (indent + more) for more in (0, 2, 4))
+    yield f"{first}{render_value(case.name)}:"
+    yield f"{second}description: {render_value(case.description)}"
+    yield f"{second}given:"
+    for row in case.rows:
+        if row.slice_start:
+            yield f"{third}- slice: {row.slice_start}"
+        yield f"{third}- {row.side}: {_render_row(row.values, case.types[row.side])}"
+    yield f"{second}drain: true"
+    if any(declared.values()):
+        yield f"{second}columns:"
+    for side, types in declared.items():
+        if types:
+            columns = ", ".join(f"{render_value(name)}: {render_value(t.simpleString())}" for name, t in types.items())
+            yield f"{third}{side}: {{{columns}}}"
+    yield f"{second}expect:"
+    yield from (f"{third}{section}: []" for section in case.sections)
+
+
+def _render_row(values: Values, types: Mapping[str, T.DataType]) -> str:
+    cells = (f"{render_value(name)}: {_render_cell(value, types[name])}" for name, value in values.items())
+    return f"{{{', '.join(cells)}}}"
+
+
+def _render_cell(value: object, dtype: T.DataType) -> str:
+    """Render a value so that YAML reads it as one of its type: text that looks like a time is in quotes."""
+    if isinstance(dtype, T.StringType) and isinstance(value, str) and value[:1].isdigit():
+        return json.dumps(value, ensure_ascii=False)
+    return render_value(value)
