@@ -8,7 +8,7 @@ import yaml
 
 from tidemark.config import load_pipeline
 from tidemark.config.loader import with_overrides
-from tidemark.errors import IncompleteInputError, SliceOrderError
+from tidemark.errors import IncompleteInputError
 from tidemark.execution.run import execute
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
@@ -106,5 +106,9 @@ def test_run_chain_in_slices_and_in_one_job_emits_same_rows_and_reprocess_ripple
     plan = by_slice.plan(by_slice.second)
 
     assert [part.slices for part in plan.slice_ranges] == [range(2, 3)]
-    with pytest.raises(SliceOrderError, match="--drain: the inputs of orders have not ended"):
-        by_slice.plan(by_slice.second, end=at(150), drain=True)
+    list(execute(by_slice.spark, plan, lambda *_: None))
+    gained = by_slice.read(by_slice.second) - rows
+    assert {9999} == {row[3] for row in gained}, "pairs of the row that arrived late"
+    assert not by_slice.plan(by_slice.second).slice_ranges
+    with pytest.raises(IncompleteInputError, match="orders is committed up to 2024-01-01T02:00Z"):
+        by_slice.plan(by_slice.second, end=at(150))
