@@ -38,7 +38,8 @@ class Oracle:
         return pairs, late
 
     def _probe(self, event: Event) -> Iterable[tuple[str, str]]:
-        for other in self.buffers["R" if event.side == "L" else "L"]:
+        # The order matters only to a window join that reads the pairs. It is that of a state sorted by time.
+        for other in sorted(self.buffers["R" if event.side == "L" else "L"], key=lambda buffered: buffered.ts):
             left, right = (event, other) if event.side == "L" else (other, event)
             if other.key == event.key and left.ts + self.lower <= right.ts <= left.ts + self.upper:
                 yield left.id, right.id

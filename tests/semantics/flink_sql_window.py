@@ -25,14 +25,6 @@ PADDED_SIDES = {
 
 
 @dataclass(frozen=True)
-class Event:
-    side: str  # L or R
-    key: str | None
-    ts: int | None
-    id: str
-
-
-@dataclass(frozen=True)
 class Window:
     start: int
     end: int  # exclusive; with a zone both are local times, as if of UTC
@@ -43,6 +35,15 @@ class Window:
 
     def touches(self, other: "Window") -> bool:
         return self.start <= other.end and other.start <= self.end
+
+
+@dataclass(frozen=True)
+class Event:
+    side: str  # L or R
+    key: str | None
+    ts: int | None
+    id: str
+    window: Window | None = None  # that of a previous window join, which it keeps
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Oracle:
         return self.advance("L", math.inf) + self.advance("R", math.inf)
 
     def _copy_into_windows(self, event: Event) -> list[Loss]:
-        windows = self.windows_at(event.ts)
+        windows = [event.window] if event.window else self.windows_at(event.ts)
         for window in windows:
             if not window.is_closed(self.combined):
                 self._buffer(Copy(event, window))

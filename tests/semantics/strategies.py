@@ -4,6 +4,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.semantics import (
+    chain_cases,
     flink_datastream_interval,
     flink_datastream_trigger,
     flink_datastream_window,
@@ -137,6 +138,7 @@ VECTORS = {
     "sql_interval_proctime": processing_time_cases.vectors(),
     "sql_window": flink_vectors("sql_window", flink_sql_window, sql_window_params(), [["a"], ["a", "b"], ["a", None]]),
     "spark": spark_cases.vectors(),
+    "chain": chain_cases.vectors(),
 }
 _SLIDING = st.fixed_dictionaries({
     "mode": st.just("join"),
