@@ -26,6 +26,7 @@ EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // len(DIALECTS)
 FOLDER = Path(__file__).parent / "vectors"
 FILES = sorted(FOLDER.glob("*.jsonl.gz"))
 DATASTREAM_FILES = [file for file in FILES if file.name.startswith("flink_datastream")]
+CHAIN_FILES = [file for file in FILES if file.name.startswith("flink_chain")]
 FILE = FOLDER / "flink_datastream_interval.jsonl.gz"
 VECTORS = list(conformance.read_vectors(FILE))
 ON_TIME = {"side": "L", "key": "a", "ts": 5, "id": "l0"}

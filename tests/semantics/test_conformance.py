@@ -9,6 +9,7 @@ from hypothesis import given, settings
 import tidemark_conformance as conformance
 from tests.semantics.cuts import cut_vector
 from tests.semantics.replays import (
+    CHAIN_FILES,
     DATASTREAM_FILES,
     DIALECTS,
     FILE,
@@ -27,13 +28,15 @@ from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 
 @RECORDED_ROWS
-@pytest.mark.parametrize(("file", "name"), list_recorded([file for file in FILES if file not in DATASTREAM_FILES]))
+@pytest.mark.parametrize(
+    ("file", "name"), list_recorded([file for file in FILES if file not in [*DATASTREAM_FILES, *CHAIN_FILES]])
+)
 def test_replay_recorded_vector_uncut_and_cut_matches_engine(replayed, file, name):
     assert_recorded_vector_passes(replayed, file, name)
 
 
 @RANDOM_STREAMS
-@pytest.mark.parametrize("dialect", [name for name in DIALECTS if not name.startswith("datastream")])
+@pytest.mark.parametrize("dialect", [name for name in DIALECTS if not name.startswith(("datastream", "chain"))])
 def test_replay_random_streams_match_oracle(spark, replayed, dialect):
     assert_random_streams_pass(spark, replayed, dialect)
 

@@ -1,0 +1,19 @@
+"""Recorded vectors and random streams of chains of two joins in Flink, replayed under cuts."""
+
+import pytest
+
+from tests.semantics.replays import (
+    CHAIN_FILES,
+    assert_random_streams_pass,
+    assert_recorded_vector_passes,
+    list_recorded,
+)
+
+
+@pytest.mark.parametrize(("file", "name"), list_recorded(CHAIN_FILES))
+def test_replay_recorded_chain_uncut_and_cut_matches_engine(replayed, file, name):
+    assert_recorded_vector_passes(replayed, file, name)
+
+
+def test_replay_random_chains_match_oracle(spark, replayed):
+    assert_random_streams_pass(spark, replayed, "chain")
