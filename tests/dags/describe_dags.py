@@ -125,6 +125,13 @@ match sys.argv[1:]:
         result["refusals"] = [get_refusal(deepcopy(bag.dags[dag_id].params), json.loads(values)) for values in ranges]
     case ["task-process", dag_id]:
         result |= describe_task_process(dag_id)
+    case ["example"]:
+        slices = {dag_id: dag for dag_id, dag in bag.dags.items() if dag_id.endswith("__slice")}
+        result["publishes"] = {
+            name: [asset.name for asset in slices[name].get_task("report").outlets] for name in slices
+        }
+        result["reads"] = {name: [asset.name for asset in slices[name].get_task("wait").inlets] for name in slices}
+        result["consumers"] = sorted(dag_id for dag_id in bag.dags if dag_id.endswith("__daily_example"))
     case _:
         result["dags"] = {dag_id: describe(dag) for dag_id, dag in bag.dags.items()}
 sys.stdout.write(json.dumps(result))

@@ -122,6 +122,22 @@ def test_dag_has_airflow_settings_and_end_of_pipeline_file(describe, pipeline_fi
     assert dag["end_date"] == "2013-01-01T02:00:00+00:00", "the scheduler makes no run after it"
 
 
+def test_partition_settings_decide_published_assets_and_example(describe, pipeline_file):
+    folder = pipeline_file("p.yaml", name="p", settings="airflow: {partitions: [day, slice]}\n")
+    rule = "complete: {by: asset, asset: p__days, partition: '%Y-%m-%d'}"
+    file = pipeline_file("q.yaml", name="q", settings="airflow: {partitions: [slice]}\n") / "q.yaml"
+    file.write_text(file.read_text().replace("table: clicks,", f"table: clicks, {rule},"))
+
+    bag = describe("example", TIDEMARK_PIPELINES=folder)
+
+    assert bag["publishes"] == {
+        "p__slice": ["p__slices", "p__days", "p__partitions"],
+        "q__slice": ["q__slices", "q__partitions"],
+    }
+    assert bag["reads"] == {"p__slice": ["clicks", "views"], "q__slice": ["p__days", "views"]}
+    assert bag["consumers"] == ["p__daily_example"]
+
+
 def test_invalid_asset_name_does_not_stop_other_pipelines(describe, pipeline_file):
     file = pipeline_file("p.yaml", name="p") / "p.yaml"
     file.write_text(file.read_text().replace("table: clicks", 'table: "airflow://clicks"'))

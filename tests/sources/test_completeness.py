@@ -194,6 +194,11 @@ def test_ignored_incompleteness_is_recorded_in_ledger(spark, lake, pipeline, inp
         ({"by": "asset"}, "by: asset needs asset"),
         ({"by": "marker", "table": "m"}, "by: marker needs table and column|by: marker needs column"),
         ({"by": "row", "column": "c"}, "column: has no effect with by: row. Remove it."),
+        ({"by": "row", "partition": "%H"}, "partition: has no effect with by: row. Remove it."),
+        (
+            {"by": "asset", "asset": "a", "partition": "%H", "grace_period": "1 hour"},
+            "grace_period: has no effect with partition. Remove it.",
+        ),
         ({"by": "row", "grace_period": "-1 hour"}, "grace_period must not be negative"),
     ],
 )

@@ -10,7 +10,8 @@ A complete DAG file::
 Needs `pip install tidemark[airflow]`. Importing it starts no Spark and opens no table.
 """
 
-from tidemark.airflow.dags import TidemarkDag, TidemarkTaskGroup, pipeline_dags, slices_asset
+from tidemark.airflow.assets import partition_asset, slices_asset
+from tidemark.airflow.dags import TidemarkDag, TidemarkTaskGroup, pipeline_dags
 from tidemark.airflow.operators import ReportSlices, RunSlices, VacuumTables, VerifyTables, WaitForInputs
 from tidemark.airflow.project import Project
 from tidemark.airflow.triggers import InputsComplete
@@ -25,6 +26,7 @@ __all__ = [
     "VacuumTables",
     "VerifyTables",
     "WaitForInputs",
+    "partition_asset",
     "pipeline_dags",
     "slices_asset",
 ]

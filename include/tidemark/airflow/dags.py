@@ -20,7 +20,6 @@ from typing import Any, Literal, get_args
 
 from airflow.sdk import (
     DAG,
-    Asset,
     AssetAny,
     CronDataIntervalTimetable,
     DeltaDataIntervalTimetable,
@@ -33,13 +32,13 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
+from tidemark.airflow.assets import input_assets, output_assets, slices_asset
 from tidemark.airflow.operators import (
     ReportSlices,
     RunSlices,
     VacuumTables,
     VerifyTables,
     WaitForInputs,
-    input_assets,
 )
 from tidemark.airflow.project import Project, document_pipeline, require_timetable
 from tidemark.config import Pipeline, load_pipeline, load_reference
@@ -66,11 +65,6 @@ RANGE_PARAMS = ("{{ params['from'] }}", "{{ params['to'] }}")
 POOLS = "TIDEMARK_POOLS"
 """Environment variable: if set, each pipeline's jobs run in a pool of its name (`tidemark.airflow.pools`)."""
 _LOG = logging.getLogger(__name__)
-
-
-def slices_asset(pipeline: Pipeline) -> Asset:
-    """Return the asset that gets an event when slices of a pipeline are committed."""
-    return Asset(f"{pipeline.name}__slices")
 
 
 async def log_missed_deadline(pipeline: str, **_: Any) -> None:
@@ -433,7 +427,7 @@ def _create_report_task(pipeline: Pipeline, file: Path, project: Project) -> Rep
         task_id="report",
         file=file,
         project=project,
-        outlets=[slices_asset(pipeline)],
+        outlets=output_assets(pipeline, project.lake),
         depends_on_past=False,
     )
     report.as_teardown()

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Asset, BaseHook, BaseOperator, Connection, Context
+from airflow.sdk import BaseHook, BaseOperator, Connection, Context
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -21,11 +21,12 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from tidemark.airflow.assets import describe_missing_events, record_commits
 from tidemark.airflow.connect_job import ConnectJob, connect_address
 from tidemark.airflow.metrics import send_agreement_metrics, send_commit_metrics, send_uncommitted_slices
 from tidemark.airflow.project import Project
 from tidemark.airflow.triggers import InputsComplete
-from tidemark.config import Input, Pipeline, load_pipeline
+from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.cluster import SPARK_SECRET_VARIABLE
 from tidemark.config.notify import Receiver, get_connection_variable
 from tidemark.config.types import parse_instant
@@ -106,10 +107,7 @@ class WaitForInputs(BaseOperator):
             incomplete = incomplete_inputs(self.file, self.lake, end.isoformat())
         except UserError as error:
             raise AirflowFailException(str(error)) from None
-        incomplete += [
-            f"asset {asset.name} has no event since {since}"
-            for asset, since in self._assets_without_event(context, pipeline)
-        ]
+        incomplete += describe_missing_events(context, pipeline, self.start, self.end)
         if not incomplete:
             return
         message = "; ".join(incomplete)
@@ -121,17 +119,6 @@ class WaitForInputs(BaseOperator):
             file=self.file, lake=self.lake, end=end.isoformat(), poll_interval=poll_interval, give_up=give_up
         )
         self.defer(trigger=trigger, method_name="resume")
-
-    def _assets_without_event(self, context: Context, pipeline: Pipeline) -> list[tuple[Asset, str]]:
-        """Return the assets in the inputs' rules that had no event since the end of the slices."""
-        missing = []
-        for input_ in (pipeline.left, pipeline.right):
-            if input_.complete and input_.complete.asset:
-                asset = Asset(input_.complete.asset)
-                since = (parse_instant(self.end) + input_.complete.grace_period).isoformat()
-                if not len(context["inlet_events"][asset].after(since).limit(1)):
-                    missing.append((asset, since))
-        return missing
 
 
 class RunSlices(SparkSubmitOperator):
@@ -294,8 +281,8 @@ class ReportSlices(BaseOperator):
             raise AirflowSkipException("nothing was committed")
         send_commit_metrics(commits)
         self.log.info("%s", _describe_commits(commits))
-        for asset in self.outlets:
-            context["outlet_events"][asset].extra = commits
+        # An outlet that is removed gets no event.
+        self.outlets = record_commits(context, pipeline, self.lake, commits, since)
         return commits
 
     def get_openlineage_facets_on_complete(self, _: Any) -> Any:
@@ -362,20 +349,3 @@ def _describe_commits(commits: dict[str, Any]) -> str:
         f"{commits['pipeline']}: {commits['slices']:,} slices from {commits['from']} to {commits['to']}, "
         f"{commits['emissions']:,} emissions, {late} rows late; quality {commits['quality']}; {commits['docs']}"
     )
-
-
-def input_assets(pipeline: Pipeline) -> list[Asset]:
-    """Return the inputs as assets: the asset of the input's rule, or else its table.
-
-    Names that Airflow does not accept are left out.
-    """
-    assets = []
-    for input_ in (pipeline.left, pipeline.right):
-        # An error here would stop the DAGs of all pipelines.
-        with suppress(ValueError):
-            assets.append(Asset(_asset_name(input_)))
-    return assets
-
-
-def _asset_name(source: Input) -> str:
-    return source.complete.asset if source.complete and source.complete.asset else source.table

@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.sides import SIDES
-from tidemark.config.types import to_micros
+from tidemark.config.types import format_instant, from_micros, to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.formatting import format_count
@@ -29,6 +29,7 @@ from tidemark.maintenance.vacuum import vacuum
 from tidemark.quality.gx.data_docs import get_docs_index
 from tidemark.sources.completeness import measure_completeness
 from tidemark.timegrid.slices import Grid
+from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK
 
 AGREEMENT = ("same", "only_batch", "only_stream", "unexplained", "pending")
 """Columns of the table `agreement` that count rows."""
@@ -92,7 +93,15 @@ def committed_since(pipeline: Pipeline, lake: str, since: datetime) -> dict[str,
         "quality": dict(Counter(rows["quality"])),
         "failed_expectations": _failed_expectations(rows["quality_results"]),
         "docs": get_docs_index(tables),
+        "last_slice": grid.label(int(ledger.rows["number"].max())),
+        "watermark": _format_watermark(ledger),
     }
+
+
+def _format_watermark(ledger: Ledger) -> str | None:
+    """Return the combined watermark at the end of the last slice; None before the first row and after the last one."""
+    watermark = ledger.last.watermarks.combined if ledger.last else NO_WATERMARK
+    return None if watermark in {NO_WATERMARK, END_OF_INPUT} else format_instant(from_micros(watermark * 1000))
 
 
 def count_uncommitted_slices(pipeline: Pipeline, lake: str, now: datetime) -> int:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Literal
 
 from pydantic import Field
 
 from tidemark.config.base import Settings
-from tidemark.config.types import PositiveDuration
+from tidemark.config.types import PositiveDuration, TimeZone
+
+PartitionKind = Literal["slice", "day"]
 
 
 class AirflowSettings(Settings):
@@ -33,3 +36,9 @@ class AirflowSettings(Settings):
     (`TIDEMARK_POOLS`), otherwise `default_pool`."""
     connection: str = Field(default="spark_default", pattern=r"^[\w.-]+$")
     """Airflow connection of the Spark cluster that jobs are submitted to."""
+    partitions: list[PartitionKind] = []
+    """Assets with partition keys that the DAGs publish beside NAME__slices. `slice`: NAME__partitions gets a key for
+    each committed slice. `day`: NAME__days gets a key for each day whose slices are committed. Reprocessed slices send
+    their keys again. Default: none."""
+    day_time_zone: TimeZone | None = None
+    """IANA time zone of the days of NAME__days. Default: `slices.time_zone`, which is UTC by default."""

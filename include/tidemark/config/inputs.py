@@ -103,6 +103,9 @@ class Completeness(Settings):
     """Delay that is added to the slice's end for the rules `row`, `commit` and `asset`."""
     asset: str | None = Field(default=None, pattern=r"^[\w.:/-]{1,200}$")
     """Name of the Airflow asset."""
+    partition: str | None = Field(default=None, min_length=1, max_length=100)
+    """Format of the asset's partition keys, such as `%Y-%m-%d`. The input is complete for a slice if Airflow has an
+    event with the key of the slice's start, in `slices.time_zone`. Default: events without regard to keys."""
     table: str | None = None
     """Marker table: a Delta path relative to the lake root, or a catalog name."""
     column: str | None = None
@@ -120,11 +123,12 @@ class Completeness(Settings):
         if self.grace_period < timedelta():
             raise ValueError("grace_period must not be negative")
         allowed = {
-            "asset": {"asset", "grace_period"},
+            "asset": {"asset", "partition"} if self.partition else {"asset", "grace_period"},
             "marker": {"table", "column", "where"},
         }.get(self.by, {"grace_period"})
         if extra := sorted(self.model_fields_set - {"by"} - allowed):
-            raise ValueError(f"{', '.join(extra)}: has no effect with by: {self.by}. Remove it.")
+            rule = "partition" if self.by == "asset" and self.partition else f"by: {self.by}"
+            raise ValueError(f"{', '.join(extra)}: has no effect with {rule}. Remove it.")
         required = {"asset": ("asset",), "marker": ("table", "column")}.get(self.by, ())
         if missing := [name for name in required if not getattr(self, name)]:
             raise ValueError(f"by: {self.by} needs {' and '.join(missing)}")

@@ -1,0 +1,146 @@
+"""Define a pipeline's assets, send their events, and find events that its inputs lack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import Asset, Context
+from airflow.sdk.definitions.asset import AssetRef
+
+from tidemark.config import Input, Pipeline
+from tidemark.config.airflow import PartitionKind
+from tidemark.config.types import parse_instant
+
+GROUP = "tidemark"
+"""Group of the assets with partition keys, in Airflow's list of assets."""
+_SUFFIXES: dict[PartitionKind, str] = {"slice": "partitions", "day": "days"}
+_PROGRESS = ("last_slice", "watermark")
+"""Fields of a summary of commits that Airflow's state store keeps for each asset."""
+
+
+def slices_asset(pipeline: Pipeline) -> Asset:
+    """Return the asset that gets an event when slices of a pipeline are committed."""
+    return Asset(f"{pipeline.name}__slices")
+
+
+def partition_asset(pipeline: Pipeline, lake: str, kind: PartitionKind) -> Asset:
+    """Return the asset that gets an event with a partition key for each slice, or for each complete day.
+
+    Its URI is that of the table `emissions`. In a DAG of another repository use `Asset.ref(name=...)`.
+
+    Args:
+        pipeline: The pipeline.
+        lake: The lake root, an absolute path or a URI.
+        kind: What a key stands for.
+    """
+    root = f"{lake.rstrip('/')}/{pipeline.output}" if "://" in lake else str(Path(lake, pipeline.output))
+    uri = f"{root}/emissions" if "://" in root else Path(root, "emissions").as_uri()
+    return Asset(
+        name=f"{pipeline.name}__{_SUFFIXES[kind]}",
+        # Airflow allows one asset per URI.
+        uri=uri if kind == "slice" else f"{uri}?partition={kind}",
+        group=GROUP,
+        extra={"pipeline": pipeline.name, "partition": kind},
+    )
+
+
+def output_assets(pipeline: Pipeline, lake: str) -> list[Asset]:
+    """Return the assets that get an event when slices are committed, by the settings of the pipeline file."""
+    return [slices_asset(pipeline), *_partition_assets(pipeline, lake).values()]
+
+
+def _partition_assets(pipeline: Pipeline, lake: str) -> dict[PartitionKind, Asset]:
+    return {kind: partition_asset(pipeline, lake, kind) for kind in dict.fromkeys(pipeline.airflow.partitions)}
+
+
+def record_commits(
+    context: Context, pipeline: Pipeline, lake: str, commits: Mapping[str, Any], since: datetime
+) -> list[Asset]:
+    """Attach a summary of commits and partition keys to the events of the assets, and store the last slice.
+
+    Args:
+        context: The context of a task whose outlets are the output assets.
+        pipeline: The pipeline.
+        lake: The lake root.
+        commits: The summary of `status_queries.committed_since`.
+        since: Instant of the first commit (inclusive).
+
+    Returns:
+        The outlets that are to get an event: a consumer with partitions cannot use an event without a key.
+    """
+    from tidemark.airflow.partition_keys import committed_keys  # noqa: PLC0415 - opens tables
+
+    asset_by_kind = _partition_assets(pipeline, lake)
+    keys = committed_keys(pipeline, lake, since) if asset_by_kind else {}
+    context["outlet_events"][slices_asset(pipeline)].extra = dict(commits)
+    for kind, asset in asset_by_kind.items():
+        event = context["outlet_events"][asset]
+        # One event per key, so the summary is short.
+        event.extra = {name: commits[name] for name in ("pipeline", *_PROGRESS)}
+        event.add_partitions(keys[kind])
+    outlets = [slices_asset(pipeline), *(asset for kind, asset in asset_by_kind.items() if keys[kind])]
+    for asset in outlets:
+        for name in _PROGRESS:
+            if commits[name]:
+                context["asset_state_store"][asset].set(name, commits[name])
+    return outlets
+
+
+def input_assets(pipeline: Pipeline) -> list[Asset | AssetRef]:
+    """Return the inputs as assets: the asset of the input's rule, or else its table.
+
+    Names that Airflow does not accept are left out.
+    """
+    assets: list[Asset | AssetRef] = []
+    for input_ in (pipeline.left, pipeline.right):
+        # An error here would stop the DAGs of all pipelines.
+        with suppress(ValueError):
+            assets.append(_input_asset(input_))
+    return assets
+
+
+def _input_asset(source: Input) -> Asset | AssetRef:
+    rule = source.complete
+    if rule and rule.asset:
+        # An asset with partitions has a URI of its own, which only its producer knows.
+        return Asset.ref(name=rule.asset) if rule.partition else Asset(rule.asset)
+    return Asset(source.table)
+
+
+def describe_missing_events(context: Context, pipeline: Pipeline, start: str, end: str) -> list[str]:
+    """Return a line per asset in the inputs' rules that lacks an event of the slices.
+
+    Args:
+        context: The context of a task whose inlets are the input assets.
+        pipeline: The pipeline.
+        start: Start of the first slice (inclusive).
+        end: End of the last slice (exclusive).
+    """
+    missing = []
+    for rule in (pipeline.left.complete, pipeline.right.complete):
+        if rule and rule.asset and rule.partition:
+            if absent := _find_missing_keys(context, pipeline, rule.asset, rule.partition, (start, end)):
+                more = f" and {len(absent) - 1:,} more" if absent[1:] else ""
+                missing.append(f"asset {rule.asset} has no event of partition {absent[0]}{more}")
+        elif rule and rule.asset:
+            since = (parse_instant(end) + rule.grace_period).isoformat()
+            if not len(context["inlet_events"][Asset(rule.asset)].after(since).limit(1)):
+                missing.append(f"asset {rule.asset} has no event since {since}")
+    return missing
+
+
+def _find_missing_keys(
+    context: Context, pipeline: Pipeline, asset: str, key_format: str, interval: Sequence[str]
+) -> list[str]:
+    """Return the keys of an interval's slices of which an asset has no event."""
+    from tidemark.airflow.partition_keys import input_keys  # noqa: PLC0415 - loads Spark's package
+
+    start, end = map(parse_instant, interval)
+    # A partition is complete only after its start, so its event is later.
+    events = context["inlet_events"][Asset.ref(name=asset)].after(start.isoformat())
+    found = {event.partition_key for event in events}
+    return [key for key in input_keys(pipeline, start, end, key_format) if key not in found]
