@@ -7,18 +7,30 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from airflow.sdk import Connection
 
 from tidemark.config.cluster import CONNECT_SCHEME, CONNECT_TOKEN_VARIABLE
 
+SPARK_CONNECT_TYPE = "spark_connect"
+"""Type of a connection whose host is a Spark Connect server, by Airflow's Spark provider."""
+
 
 def connect_address(connection: Connection) -> str | None:
     """Return the address of a connection's Spark Connect server, as in `TIDEMARK_MASTER`; None if it names none."""
     host = connection.host or ""
-    if not host.startswith(CONNECT_SCHEME):
-        return None
-    return f"{host}:{connection.port}" if connection.port else host
+    if host.startswith(CONNECT_SCHEME):
+        return f"{host}:{connection.port}" if connection.port else host
+    return _spark_connect_address(connection) if connection.conn_type == SPARK_CONNECT_TYPE else None
+
+
+def _spark_connect_address(connection: Connection) -> str:
+    """Return the address in a connection of the type `spark_connect`. The token is not part of it."""
+    port = f":{connection.port}" if connection.port else ""
+    parameters = {"user_id": connection.login, "use_ssl": connection.extra_dejson.get("use_ssl")}
+    given = "".join(f";{name}={quote(str(value))}" for name, value in parameters.items() if value is not None)
+    return f"{CONNECT_SCHEME}{connection.host or 'localhost'}{port}" + (f"/{given}" if given else "")
 
 
 class ConnectJob:
