@@ -382,3 +382,10 @@ def test_parse_instant_with_zone_is_not_noted(monkeypatch, caplog):
     parse_instant("2013-01-01", note_missing_zone=False)
 
     assert not caplog.records
+
+
+def test_watched_inputs_need_completeness_rule_of_tables(pipeline):
+    assert pipeline(left__complete="commit", right__complete="row", airflow={"watch_inputs": True}).airflow.watch_inputs
+    for rule in (None, {"by": "asset", "asset": "a"}):
+        with pytest.raises(PipelineFileError, match="airflow.watch_inputs: right.complete is missing or waits for an"):
+            pipeline(left__complete="commit", right__complete=rule, airflow={"watch_inputs": True})

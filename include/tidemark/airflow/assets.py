@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -58,36 +58,48 @@ def _partition_assets(pipeline: Pipeline, lake: str) -> dict[PartitionKind, Asse
 
 
 def record_commits(
-    context: Context, pipeline: Pipeline, lake: str, commits: Mapping[str, Any], since: datetime
-) -> list[Asset]:
-    """Attach a summary of commits and partition keys to the events of the assets, and store the last slice.
+    context: Context,
+    pipeline: Pipeline,
+    lake: str,
+    commits: Mapping[str, Any],
+    since: datetime,
+    outlets: Iterable[Any],
+) -> list[Any]:
+    """Attach a summary of commits and partition keys to the events of a task's outlets, and store the last slice.
 
     Args:
-        context: The context of a task whose outlets are the output assets.
+        context: The context of the task.
         pipeline: The pipeline.
         lake: The lake root.
         commits: The summary of `status_queries.committed_since`.
         since: Instant of the first commit (inclusive).
+        outlets: The task's outlets.
 
     Returns:
         The outlets that are to get an event: a consumer with partitions cannot use an event without a key.
     """
+    keys = _find_keys(pipeline, lake, since)
+    # One event per key, so its summary is short.
+    short = {name: commits[name] for name in ("pipeline", *_PROGRESS)}
+    remaining = [outlet for outlet in outlets if keys.get(outlet) != []]
+    for outlet in remaining:
+        event = context["outlet_events"][outlet]
+        event.extra = short if outlet in keys else dict(commits)
+        if outlet in keys:
+            event.add_partitions(keys[outlet])
+        for name in _PROGRESS:
+            if commits[name] and isinstance(outlet, Asset):
+                context["asset_state_store"][outlet].set(name, commits[name])
+    return remaining
+
+
+def _find_keys(pipeline: Pipeline, lake: str, since: datetime) -> dict[Any, list[str]]:
+    """Return the keys of what was committed since an instant, by the asset with partition keys."""
     from tidemark.airflow.partition_keys import committed_keys  # noqa: PLC0415 - opens tables
 
     asset_by_kind = _partition_assets(pipeline, lake)
     keys = committed_keys(pipeline, lake, since) if asset_by_kind else {}
-    context["outlet_events"][slices_asset(pipeline)].extra = dict(commits)
-    for kind, asset in asset_by_kind.items():
-        event = context["outlet_events"][asset]
-        # One event per key, so the summary is short.
-        event.extra = {name: commits[name] for name in ("pipeline", *_PROGRESS)}
-        event.add_partitions(keys[kind])
-    outlets = [slices_asset(pipeline), *(asset for kind, asset in asset_by_kind.items() if keys[kind])]
-    for asset in outlets:
-        for name in _PROGRESS:
-            if commits[name]:
-                context["asset_state_store"][asset].set(name, commits[name])
-    return outlets
+    return {asset: keys[kind] for kind, asset in asset_by_kind.items()}
 
 
 def input_assets(pipeline: Pipeline) -> list[Asset | AssetRef]:

@@ -28,8 +28,9 @@ def connect_address(connection: Connection) -> str | None:
 def _spark_connect_address(connection: Connection) -> str:
     """Return the address in a connection of the type `spark_connect`. The token is not part of it."""
     port = f":{connection.port}" if connection.port else ""
-    parameters = {"user_id": connection.login, "use_ssl": connection.extra_dejson.get("use_ssl")}
-    given = "".join(f";{name}={quote(str(value))}" for name, value in parameters.items() if value is not None)
+    use_ssl = connection.extra_dejson.get("use_ssl")
+    parameters = {"user_id": connection.login, "use_ssl": use_ssl if use_ssl is None else str(use_ssl).lower()}
+    given = "".join(f";{name}={quote(value)}" for name, value in parameters.items() if value is not None)
     return f"{CONNECT_SCHEME}{connection.host or 'localhost'}{port}" + (f"/{given}" if given else "")
 
 

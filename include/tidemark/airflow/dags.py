@@ -5,6 +5,7 @@
 | NAME__slice | run each slice when its data interval has ended |
 | NAME__range | run a range of slices at once |
 | NAME__reprocess | run committed slices again |
+| NAME__landed | run slices when rows land in the inputs |
 | NAME__compare | compare slices with the streamed table |
 | NAME__maintenance | compact, vacuum and verify the tables |
 """
@@ -41,16 +42,19 @@ from tidemark.airflow.operators import (
     WaitForInputs,
 )
 from tidemark.airflow.project import Project, document_pipeline, require_timetable
+from tidemark.airflow.table_watcher import watch_tables
+from tidemark.airflow_provider.deadlines import DataIntervalEnd
 from tidemark.config import Pipeline, load_pipeline, load_reference
 from tidemark.config.types import format_instant
 from tidemark.errors import PipelineFileError
 
-Kind = Literal["slice", "range", "reprocess", "compare", "maintenance"]
+Kind = Literal["slice", "range", "reprocess", "landed", "compare", "maintenance"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 TITLES: Mapping[Kind, str] = {
     "slice": "slice by slice",
     "range": "a range of slices at once",
     "reprocess": "committed slices again",
+    "landed": "when rows land",
     "compare": "compared with a streamed table",
     "maintenance": "maintenance of its tables",
 }
@@ -152,7 +156,7 @@ class TidemarkDag(DAG):
             "doc_md": document_pipeline(pipeline, path, project.lake),
             "tags": ["tidemark", pipeline.dialect, kind],
             "max_active_runs": 1,
-            **_BY_KIND[kind](pipeline, path),
+            **_BY_KIND[kind](pipeline, path, project),
             **_deadline_options(pipeline, on_deadline),
             **kwargs,
         }
@@ -183,8 +187,17 @@ def pipeline_dags(project: Project, **options: Any) -> list[TidemarkDag]:
         TidemarkDag(file, kind, project=project, **options)
         for file, pipeline in project.pipelines()[0].items()
         for kind in KINDS
-        if (kind != "compare" or pipeline.compare) and (kind != "maintenance" or _has_maintenance(pipeline))
+        if _has_dag(pipeline, kind)
     ]
+
+
+def _has_dag(pipeline: Pipeline, kind: Kind) -> bool:
+    conditions: dict[Kind, bool] = {
+        "landed": pipeline.airflow.watch_inputs,
+        "compare": pipeline.compare is not None,
+        "maintenance": _has_maintenance(pipeline),
+    }
+    return conditions.get(kind, True)
 
 
 def _has_maintenance(pipeline: Pipeline) -> bool:
@@ -211,7 +224,7 @@ def _create_timetable(pipeline: Pipeline, file: Path, every: timedelta) -> BaseT
     return CronDataIntervalTimetable("0 0 * * *", timezone=pipeline.slices.time_zone)
 
 
-def _slice_options(pipeline: Pipeline, file: Path) -> dict[str, Any]:
+def _slice_options(pipeline: Pipeline, file: Path, _: Project) -> dict[str, Any]:
     """Schedule one run per slice, in order. The timetable counts its intervals from `start_date`."""
     return {
         "schedule": _create_timetable(pipeline, file, pipeline.slices.every),
@@ -225,7 +238,7 @@ def _slice_options(pipeline: Pipeline, file: Path) -> dict[str, Any]:
     }
 
 
-def _range_options(pipeline: Pipeline, _: Path) -> dict[str, Any]:
+def _range_options(pipeline: Pipeline, _: Path, __: Project) -> dict[str, Any]:
     return {
         "schedule": None,
         "params": {
@@ -249,7 +262,7 @@ def _range_options(pipeline: Pipeline, _: Path) -> dict[str, Any]:
     }
 
 
-def _reprocess_options(_: Pipeline, __: Path) -> dict[str, Any]:
+def _reprocess_options(_: Pipeline, __: Path, ___: Project) -> dict[str, Any]:
     return {
         "schedule": None,
         "params": {
@@ -264,7 +277,14 @@ def _reprocess_options(_: Pipeline, __: Path) -> dict[str, Any]:
     }
 
 
-def _compare_options(pipeline: Pipeline, file: Path) -> dict[str, Any]:
+def _landed_options(pipeline: Pipeline, _: Path, project: Project) -> dict[str, Any]:
+    """Schedule a run for each commit of rows to an input. Commits during a run give one more run."""
+    tables = (pipeline.left.table, pipeline.right.table)
+    landed = watch_tables(f"{pipeline.name}__landed", tables, project, pipeline.airflow.poll_interval)
+    return {"schedule": [landed], "start_date": None, "catchup": False}
+
+
+def _compare_options(pipeline: Pipeline, file: Path, _: Project) -> dict[str, Any]:
     """Schedule comparisons `every` interval, or after each commit of the pipeline or of its reference."""
     settings = pipeline.compare
     if settings is None:
@@ -281,7 +301,7 @@ def _compare_options(pipeline: Pipeline, file: Path) -> dict[str, Any]:
     return {"schedule": committed, "start_date": None, "catchup": False}
 
 
-def _maintenance_options(pipeline: Pipeline, file: Path) -> dict[str, Any]:
+def _maintenance_options(pipeline: Pipeline, file: Path, _: Project) -> dict[str, Any]:
     """Schedule maintenance once a day without catch-up."""
     if not _has_maintenance(pipeline):
         raise PipelineFileError(f"{file}: compact: and retention: are missing. Set one of them to have maintenance.")
@@ -293,10 +313,11 @@ def _maintenance_options(pipeline: Pipeline, file: Path) -> dict[str, Any]:
     }
 
 
-_BY_KIND: Mapping[Kind, Callable[[Pipeline, Path], dict[str, Any]]] = {
+_BY_KIND: Mapping[Kind, Callable[[Pipeline, Path, Project], dict[str, Any]]] = {
     "slice": _slice_options,
     "range": _range_options,
     "reprocess": _reprocess_options,
+    "landed": _landed_options,
     "compare": _compare_options,
     "maintenance": _maintenance_options,
 }
@@ -322,6 +343,12 @@ def _reprocess_tasks(pipeline: Pipeline, file: Path, project: Project, spark_con
     run = _create_run_task(
         pipeline, file, project, spark_conf, f"{pipeline.name} again {start} to {end}", arguments, ("reprocess",)
     )
+    run >> _create_report_task(pipeline, file, project)
+
+
+def _landed_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
+    """Add the tasks run and report. The job runs the slices whose inputs are complete, if any."""
+    run = _create_run_task(pipeline, file, project, spark_conf, f"{pipeline.name} landed", [])
     run >> _create_report_task(pipeline, file, project)
 
 
@@ -361,6 +388,7 @@ _TASKS: Mapping[Kind, Callable[[Pipeline, Path, Project, Mapping[str, str] | Non
     "slice": _slice_tasks,
     "range": _range_tasks,
     "reprocess": _reprocess_tasks,
+    "landed": _landed_tasks,
     "compare": _compare_tasks,
     "maintenance": _maintenance_tasks,
 }
@@ -439,7 +467,9 @@ def _deadline_options(pipeline: Pipeline, on_deadline: Callable[..., Any] | str 
     if deadline is None:
         return {}
     callback = AsyncCallback(on_deadline or log_missed_deadline, {"pipeline": pipeline.name})
-    return {"deadline": DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, deadline, callback)}
+    is_from_interval = pipeline.airflow.deadline_from == "interval_end"
+    reference = DataIntervalEnd() if is_from_interval else DeadlineReference.DAGRUN_QUEUED_AT
+    return {"deadline": DeadlineAlert(reference, deadline, callback)}
 
 
 def _refuse_backfills_on_sqlite() -> dict[str, Any]:

@@ -26,6 +26,7 @@ from tidemark.airflow.connect_job import ConnectJob, connect_address
 from tidemark.airflow.metrics import send_agreement_metrics, send_commit_metrics, send_uncommitted_slices
 from tidemark.airflow.project import Project
 from tidemark.airflow.triggers import InputsComplete
+from tidemark.airflow_provider.links import DataDocsLink, SparkHistoryLink
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.cluster import SPARK_SECRET_VARIABLE
 from tidemark.config.notify import Receiver, get_connection_variable
@@ -121,8 +122,17 @@ class WaitForInputs(BaseOperator):
         self.defer(trigger=trigger, method_name="resume")
 
 
+def _find_data_docs(file: Path | str, lake: str) -> str | None:
+    """Return the path of a pipeline's Data Docs below the lake root; None if there are none."""
+    from tidemark.airflow.status_queries import find_data_docs  # noqa: PLC0415 - opens storage
+
+    return find_data_docs(load_pipeline(Path(file)), lake)
+
+
 class RunSlices(SparkSubmitOperator):
     """Operator that submits a `tidemark` command to the Spark of the pipeline's connection."""
+
+    operator_extra_links = (DataDocsLink(), SparkHistoryLink())
 
     def __init__(
         self, *, file: Path, project: Project, options: list[str], command: Sequence[str] = ("run",), **kwargs: Any
@@ -171,6 +181,10 @@ class RunSlices(SparkSubmitOperator):
             if self.command == "compare":
                 with suppress(PipelineFileError):  # the job has reported it
                     send_agreement_metrics(load_pipeline(self.file), self.lake)
+
+    def find_data_docs(self) -> str | None:
+        """Return the path of the pipeline's Data Docs below the lake root, for the task's link."""
+        return _find_data_docs(self.file, self.lake)
 
     def get_openlineage_facets_on_start(self) -> Any:
         """Return the lineage that OpenLineage sends when the task starts and when it ends."""
@@ -256,6 +270,8 @@ def _parse_error(line: str) -> str | None:
 class ReportSlices(BaseOperator):
     """Operator that logs what the run committed and attaches it to the event of the asset."""
 
+    operator_extra_links = (DataDocsLink(),)
+
     def __init__(self, *, file: Path, project: Project, **kwargs: Any) -> None:
         """Create the task for a pipeline file and its project."""
         super().__init__(**kwargs)
@@ -282,8 +298,12 @@ class ReportSlices(BaseOperator):
         send_commit_metrics(commits)
         self.log.info("%s", _describe_commits(commits))
         # An outlet that is removed gets no event.
-        self.outlets = record_commits(context, pipeline, self.lake, commits, since)
+        self.outlets = record_commits(context, pipeline, self.lake, commits, since, self.outlets)
         return commits
+
+    def find_data_docs(self) -> str | None:
+        """Return the path of the pipeline's Data Docs below the lake root, for the task's link."""
+        return _find_data_docs(self.file, self.lake)
 
     def get_openlineage_facets_on_complete(self, _: Any) -> Any:
         """Return the lineage of the committed slices for OpenLineage."""

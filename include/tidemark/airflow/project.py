@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.airflow_provider import has_provider
+from tidemark.airflow_provider.settings import read_option
 from tidemark.config import (
     CompareSettings,
     Completeness,
@@ -32,13 +34,19 @@ class Project:
 
     @property
     def pipelines_folder(self) -> Path:
-        """Folder of pipeline files: `TIDEMARK_PIPELINES`, by default `include/pipelines`."""
-        return self.root / os.environ.get("TIDEMARK_PIPELINES", "include/pipelines")
+        """Folder of pipeline files: `TIDEMARK_PIPELINES`, or `pipelines` in Airflow's section `[tidemark]`.
+
+        By default `include/pipelines`.
+        """
+        return self.root / (_read_setting("pipelines") or "include/pipelines")
 
     @property
     def lake(self) -> str:
-        """Lake root, an absolute path or a URI: `TIDEMARK_LAKE`, by default `lake`."""
-        root = os.environ.get("TIDEMARK_LAKE", "lake")
+        """Lake root, an absolute path or a URI: `TIDEMARK_LAKE`, or `lake` in Airflow's section `[tidemark]`.
+
+        By default `lake`.
+        """
+        root = _read_setting("lake") or "lake"
         return root if "://" in root else str(self.root / root)
 
     @property
@@ -56,6 +64,7 @@ class Project:
                 pipeline = load_pipeline(file)
                 load_reference(file)
                 require_timetable(pipeline, file)
+                require_provider(pipeline, file)
             except PipelineFileError as error:
                 errors.append(str(error))
                 continue
@@ -85,6 +94,11 @@ class Project:
             raise PipelineFileError("\n".join(errors))
 
 
+def _read_setting(name: str) -> str:
+    """Return the environment variable of a setting, else the option of Airflow's configuration; empty by default."""
+    return os.environ.get(f"TIDEMARK_{name.upper()}") or read_option(name)
+
+
 def require_timetable(pipeline: Pipeline, file: Path) -> None:
     """Check that Airflow has a timetable for a pipeline's slices.
 
@@ -97,6 +111,19 @@ def require_timetable(pipeline: Pipeline, file: Path) -> None:
         raise PipelineFileError(
             f"{file}: slices.time_zone: Airflow has no timetable for days of {zone}, where {day} has two midnights. "
             "Use `tidemark run` without Airflow, or leave time_zone out."
+        )
+
+
+def require_provider(pipeline: Pipeline, file: Path) -> None:
+    """Check that Airflow has registered the deadlines of this package, without which its scheduler would fail.
+
+    Raises:
+        PipelineFileError: The package is on the Python path only, and not installed.
+    """
+    if pipeline.airflow.deadline_from == "interval_end" and not has_provider():
+        raise PipelineFileError(
+            f"{file}: airflow.deadline_from: Airflow does not know Tidemark's deadlines, because the package is not "
+            "installed with its entry points. Install it again by pip, or set deadline_from to queued."
         )
 
 

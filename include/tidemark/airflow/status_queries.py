@@ -19,7 +19,10 @@ import pyarrow.dataset as ds
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant, from_micros, to_micros
+from tidemark.delta.filesystem import has_file
+from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.snapshot import DeltaSnapshot
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.formatting import format_count
 from tidemark.integrity.check import check_integrity
@@ -102,6 +105,27 @@ def _format_watermark(ledger: Ledger) -> str | None:
     """Return the combined watermark at the end of the last slice; None before the first row and after the last one."""
     watermark = ledger.last.watermarks.combined if ledger.last else NO_WATERMARK
     return None if watermark in {NO_WATERMARK, END_OF_INPUT} else format_instant(from_micros(watermark * 1000))
+
+
+def find_data_docs(pipeline: Pipeline, lake: str) -> str | None:
+    """Return the path of the first page of the pipeline's Data Docs below the lake root; None if there is none.
+
+    An output outside the lake root has no such path.
+    """
+    page = get_docs_index(PipelineTables.from_config(pipeline, lake))
+    path = page.removeprefix(f"{lake.rstrip('/')}/")
+    return path if path != page and has_file(lake, path) else None
+
+
+def last_write_version(lake: str, table: str) -> int:
+    """Return the version of the last commit with rows of an input; -1 if there is none, or no table.
+
+    Raises:
+        ForbiddenPathError: The operator does not allow the path.
+    """
+    snapshot = DeltaSnapshot.open(resolve_path(lake, table))
+    version = snapshot.last_write_version if snapshot else None
+    return -1 if version is None else version
 
 
 def count_uncommitted_slices(pipeline: Pipeline, lake: str, now: datetime) -> int:

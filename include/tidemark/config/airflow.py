@@ -31,11 +31,17 @@ class AirflowSettings(Settings):
     deadline: PositiveDuration | None = None
     """Time after queueing by which a run should end. Airflow calls the project's callback for a run that misses it;
     the run continues. Default: none."""
+    deadline_from: Literal["queued", "interval_end"] = "queued"
+    """Instant from which `deadline` counts: when the run was queued, or the end of its data interval, which is the end
+    of its slice. Runs without a data interval, such as those by hand of NAME__range, then have no deadline."""
     pool: str | None = Field(default=None, pattern=r"^[\w.-]+$")
     """Airflow pool of the pipeline's jobs. Default: one pool per pipeline if the project creates them
     (`TIDEMARK_POOLS`), otherwise `default_pool`."""
     connection: str = Field(default="spark_default", pattern=r"^[\w.-]+$")
     """Airflow connection of the Spark cluster that jobs are submitted to."""
+    watch_inputs: bool = False
+    """If true, the DAG NAME__landed runs slices when rows land in an input and complete it. It needs the rule
+    `complete` on both inputs, by row, commit or marker. Leave NAME__slice paused then."""
     partitions: list[PartitionKind] = []
     """Assets with partition keys that the DAGs publish beside NAME__slices. `slice`: NAME__partitions gets a key for
     each committed slice. `day`: NAME__days gets a key for each day whose slices are committed. Reprocessed slices send

@@ -269,6 +269,20 @@ class Pipeline(Settings):
         return self
 
     @model_validator(mode="after")
+    def _check_watched_inputs(self) -> Self:
+        if not self.airflow.watch_inputs:
+            return self
+        for side in SIDES:
+            source: Input = getattr(self, side)
+            has_rule = source.complete is not None and source.complete.by != "asset"
+            if not has_rule and not isinstance(source.arrival, CheckpointArrival):
+                raise ValueError(
+                    f"airflow.watch_inputs: {side}.complete is missing or waits for an asset, so a slice could run "
+                    f"before its rows are there. Set {side}.complete to row, commit or a marker."
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_compaction_period(self) -> Self:
         if self.compact:
             self.compact.check_period(self.slices.every)

@@ -129,8 +129,19 @@ class DeltaSnapshot:
     @property
     def last_write_ms(self) -> int | None:
         """Time of the last commit with rows, in ms since 1970 UTC; None if recent commits are only maintenance."""
+        last_write = self._last_write
+        return None if last_write is None else int(last_write["timestamp"])
+
+    @property
+    def last_write_version(self) -> int | None:
+        """Version of the last commit with rows; None if recent commits are only maintenance."""
+        last_write = self._last_write
+        return None if last_write is None else int(last_write["version"])
+
+    @property
+    def _last_write(self) -> dict[str, Any] | None:
         commits = self.table.history(_RECENT_COMMITS)
-        return next((int(commit["timestamp"]) for commit in commits if not self._is_maintenance(commit)), None)
+        return next((commit for commit in commits if not self._is_maintenance(commit)), None)
 
     def _is_maintenance(self, commit: dict[str, Any]) -> bool:
         if _MAINTENANCE_OPERATIONS.match(str(commit.get("operation"))):
