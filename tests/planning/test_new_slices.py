@@ -41,6 +41,7 @@ def create_context(newest_rows, *, start=THIS_HOUR - 3 * HOUR, committed=0, slic
         inputs=tuple(create_input(*item) for item in zip(("orders", "payments"), newest_rows, strict=True)),
         pipeline=SimpleNamespace(slices=SimpleNamespace(end=slices_end)),
         input_completeness=(),
+        upstreams=(),
         spark_queries=[],
     )
 

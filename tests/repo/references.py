@@ -158,7 +158,8 @@ def missing_files(text: str) -> list[str]:
     paths = re.findall(r"(?<![\w/.<{-])((?:[\w-]+/)+[\w-]+\.(?:py|md|yaml|java))\b", text)
     folders = (ROOT, *PACKAGES, ROOT / "docs", ROOT / "include", ROOT / "tests")
     top_folders = {folder.name for root in folders for folder in root.iterdir() if folder.is_dir()}
-    named = [path for path in paths if path.split("/")[0] in top_folders]
+    is_users = re.compile(r"tests/[\w-]+\.yaml").fullmatch  # test cases beside a user's pipeline file
+    named = [path for path in paths if path.split("/")[0] in top_folders and not is_users(path)]
     return [path for path in named if not any((folder / path).exists() for folder in folders)]
 
 
