@@ -180,7 +180,7 @@ REASONS = {
     "filtered_outer": "filters the rows of an outer or semi join",
     "late_filter": "filtered by its event time after the watermark",
     "twice": "adds two intervals to a time",
-    "chained": "there are 2 joins. Choose with --join N: 1: inner join; 2: inner join",
+    "chained": "there are 2 joins. Choose with --join N: 1: inner join; 2: left join",
     "time_as_key": "compares the event time of one input with another column",
     "random_filter": "a filter of an input has Rand",
     "null_safe": "is compared by <=>",
