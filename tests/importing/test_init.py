@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemark.cli.app import main
@@ -609,6 +609,7 @@ def test_measured_late_rows_are_those_of_a_replay(left, right, left_delay, right
         assert combined[side].tolist() == [expected[side, number][1] for number in range(len(rows))]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(ON_TIME, 10**10), min_size=1), st.integers(1, 3000))
 def test_proposed_delay_accepts_at_most_the_share_of_late_rows(disorder, rows_on_time):
     values = np.array([*disorder, *[ON_TIME] * rows_on_time], np.int64)
