@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from tidemark.config import Pipeline
 from tidemark.config.loader import with_overrides
-from tidemark.config.output_stream import EMISSION_ORDER, OUTPUT_WATERMARK
+from tidemark.config.output_stream import EMISSION_ORDER, OUTPUT_WATERMARK, describe_upstream
 from tidemark.config.sides import SIDES, SideName
 from tidemark.execution.output_stream import add_drain, list_output_watermarks, place_emissions
 from tidemark.execution.replay import ReplayResult
@@ -68,19 +68,13 @@ class ChainAdapter:
 
     def create_second_pipeline(self) -> Pipeline:
         """Return the second pipeline, whose left input is the output stream of the first one."""
-        pipeline, upstream = self.second.create_pipeline(), self.first.create_pipeline()
-        window = upstream.join.window
         overrides = {
             "tiebreak": "tiebreak",
             "recorded_watermark": {"column": OUTPUT_WATERMARK, "unit": "ms"},
-            "upstream": {
-                "pipeline": upstream.name,
-                "dialect": upstream.dialect,
-                "window": window and window.model_dump(mode="json", exclude_defaults=True),
-                "slices": upstream.slices.model_dump(mode="json", include={"every", "start", "time_zone"}),
-            },
+            "upstream": describe_upstream(self.first.create_pipeline()).model_dump(mode="json"),
         }
-        return with_overrides(pipeline, {f"left.{name}": value for name, value in overrides.items()})
+        left = {f"left.{name}": value for name, value in overrides.items()}
+        return with_overrides(self.second.create_pipeline(), left)
 
     def create_second_join(self, join: Join) -> Join:
         """Return the second join over the windows of the first one, if that is a window join of Flink SQL."""

@@ -99,10 +99,23 @@ def test_compute_watermark_delay_is_longest_wait_of_either_side(tmp_path, interv
     assert compute_watermark_delay(load_pipeline(tmp_path / "orders_payments.yaml")) == delay
 
 
+def load_chain(folder, count):
+    """Write a chain of joins, of which all write an output stream, and load the last one."""
+    load(folder, {}, {"output_stream": True})
+    for number in range(3, count + 1):
+        before = "shipments" if number == 3 else f"join_{number - 1}"
+        left = {"pipeline": before, "event_time": "left"}
+        content = {**SECOND, "name": f"join_{number}", "left": left, "output_stream": True}
+        (folder / f"join_{number}.yaml").write_text(yaml.safe_dump(content))
+    return load_pipeline(folder / f"join_{count}.yaml")
+
+
 def test_compute_order_factor_three_joins_gives_both_inputs_one_order(tmp_path: Path):
-    load(tmp_path, {}, {"output_stream": True})
-    third = {**SECOND, "name": "third", "left": {"pipeline": "shipments", "event_time": "left"}}
-    (tmp_path / "third.yaml").write_text(yaml.safe_dump(third))
-    pipeline = load_pipeline(tmp_path / "third.yaml")
+    pipeline = load_chain(tmp_path, 3)
 
     assert [compute_order_factor(pipeline, side) for side in ("left", "right")] == [1, 1024**2]
+
+
+def test_load_pipeline_fourth_join_with_output_stream_is_refused(tmp_path):
+    with pytest.raises(PipelineFileError, match="output_stream: a chain has at most 4 joins, and this is number 4"):
+        load_chain(tmp_path, 4)

@@ -35,7 +35,7 @@ class Chain:
 
     def __init__(self, spark, lake, folder, join_type, output):
         self.spark, self.lake = spark, lake
-        times = {"event_time": "happened", "arrival": "arrived", "watermark_delay": "1 minute"}
+        times = {"event_time": "happened", "arrival": "arrived", "tiebreak": "v", "watermark_delay": "1 minute"}
         content = {
             "name": f"orders{output}",
             "dialect": "flink-sql",
@@ -83,7 +83,7 @@ def chain(spark, lake, tmp_path, monkeypatch):
 
 def test_run_chain_in_slices_and_in_one_job_emits_same_rows_and_reprocess_ripples(chain, write):
     write("a", create_rows(1000, range(120), late={35, 36, 70}), ROW)
-    write("b", create_rows(2000, range(0, 120, 2), late={50}), ROW)
+    write("b", [*create_rows(2000, range(0, 120, 2), late={50}), ("a", at(20), at(20, 30), None)], ROW)
     write("c", create_rows(3000, range(0, 120, 3), late={65, 66}), ROW)
     by_slice, at_once = chain(), chain("_at_once")
 

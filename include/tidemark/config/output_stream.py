@@ -46,7 +46,6 @@ def to_input(fields: PipelineInput, upstream: Pipeline) -> dict[str, Any]:
     """
     for problem in _find_input_problems(fields, upstream):
         raise ValueError(problem)
-    window = upstream.join.window
     return {
         **fields.model_dump(mode="json", exclude_unset=True, exclude={"pipeline", "event_time"}),
         "table": f"{upstream.output}/{OUTPUT_STREAM}",
@@ -54,14 +53,20 @@ def to_input(fields: PipelineInput, upstream: Pipeline) -> dict[str, Any]:
         "arrival": EMITTED_AT,
         "tiebreak": EMITTED_ORDER,
         "recorded_watermark": {"column": OUTPUT_WATERMARK, "unit": "ms"},
-        "upstream": Upstream(
-            pipeline=upstream.name,
-            dialect=upstream.dialect,
-            window=None if window is None else window.model_dump(mode="json", exclude_defaults=True),
-            slices=upstream.slices.model_dump(mode="json", include={"every", "start", "time_zone"}),
-            depth=compute_depth(upstream) + 1,
-        ).model_dump(mode="json"),
+        "upstream": describe_upstream(upstream).model_dump(mode="json"),
     }
+
+
+def describe_upstream(pipeline: Pipeline) -> Upstream:
+    """Return the facts about a pipeline that the join needs which reads its output."""
+    window = pipeline.join.window
+    return Upstream(
+        pipeline=pipeline.name,
+        dialect=pipeline.dialect,
+        window=None if window is None else window.model_dump(mode="json", exclude_defaults=True),
+        slices=pipeline.slices.model_dump(mode="json", include={"every", "start", "time_zone"}),
+        depth=compute_depth(pipeline) + 1,
+    )
 
 
 def parse_input(content: dict[str, Any]) -> PipelineInput:
@@ -81,8 +86,7 @@ def parse_input(content: dict[str, Any]) -> PipelineInput:
 
 def compute_depth(pipeline: Pipeline) -> int:
     """Return the number of joins before a pipeline's own in its longest chain."""
-    upstreams = (getattr(pipeline, side).upstream for side in SIDES)
-    return max((upstream.depth for upstream in upstreams if upstream), default=0)
+    return max((upstream.depth for upstream in pipeline.upstreams.values()), default=0)
 
 
 def compute_order_factor(pipeline: Pipeline, side: SideName) -> int:
@@ -90,8 +94,8 @@ def compute_order_factor(pipeline: Pipeline, side: SideName) -> int:
 
     The output stream of a pipeline has more numbers between two tiebreaks than its inputs have.
     """
-    upstream = getattr(pipeline, side).upstream
-    return int(ORDER_STEPS ** (compute_depth(pipeline) - (upstream.depth if upstream else 0)))
+    depth = pipeline.upstreams[side].depth if side in pipeline.upstreams else 0
+    return int(ORDER_STEPS ** (compute_depth(pipeline) - depth))
 
 
 def compute_watermark_delay(pipeline: Pipeline) -> int:
@@ -115,10 +119,9 @@ def check_chain(pipeline: Pipeline) -> None:
     """
     for problem in _find_output_problems(pipeline) if pipeline.output_stream else ():
         raise ValueError(f"output_stream: {problem}")
-    for side in SIDES:
-        if upstream := getattr(pipeline, side).upstream:
-            for problem in _find_upstream_problems(pipeline, upstream):
-                raise ValueError(f"{side}.pipeline: {problem}")
+    for side, upstream in pipeline.upstreams.items():
+        for problem in _find_upstream_problems(pipeline, upstream):
+            raise ValueError(f"{side}.pipeline: {problem}")
 
 
 def _find_input_problems(fields: PipelineInput, upstream: Pipeline) -> Iterator[str]:
@@ -134,6 +137,8 @@ def _find_output_problems(pipeline: Pipeline) -> Iterator[str]:
     join = pipeline.join
     if pipeline.dialect == "spark":
         yield "dialect spark is not supported in a chain: its rules are not known. Remove it."
+    if (depth := compute_depth(pipeline)) >= MAX_DEPTH:
+        yield f"a chain has at most {MAX_DEPTH + 1} joins, and this is number {depth + 1}. Remove it."
     yield from _find_join_problems(pipeline)
     if join.type in {"semi", "anti"} or join.api == "cogroup" or pipeline.explode is not None:
         name = "join.api: cogroup" if join.api == "cogroup" else f"join.type: {join.type}"
@@ -163,16 +168,13 @@ def _find_join_problems(pipeline: Pipeline) -> Iterator[str]:
 
 
 def _find_upstream_problems(pipeline: Pipeline, upstream: Upstream) -> Iterator[str]:
-    if upstream.depth > MAX_DEPTH:
-        yield f"a chain has at most {MAX_DEPTH + 1} joins, and {upstream.pipeline} is the output of {upstream.depth}."
     if pipeline.dialect != upstream.dialect:
         yield f"{upstream.pipeline} has dialect {upstream.dialect}. Both joins of a chain are of one dialect."
     yield from _find_join_problems(pipeline)
-    own = pipeline.slices.model_dump(mode="json", include={"every", "start", "time_zone"})
-    if own != upstream.slices:
+    own = describe_upstream(pipeline)
+    if own.slices != upstream.slices:
         yield f"slices differ from those of {upstream.pipeline} ({upstream.slices}). Use the same slices."
-    window = pipeline.join.window and pipeline.join.window.model_dump(mode="json", exclude_defaults=True)
-    if pipeline.dialect == "flink-sql" and window and upstream.window and window != upstream.window:
+    if pipeline.dialect == "flink-sql" and own.window and upstream.window and own.window != upstream.window:
         yield (
             f"join.window differs from that of {upstream.pipeline}. Flink's planner makes it a regular join, without a "
             "watermark. Use the same windows."

@@ -23,7 +23,7 @@ from tidemark.config.dialect_support import (
     flink_version_defaults,
 )
 from tidemark.config.expressions import check_expression
-from tidemark.config.inputs import COMMIT, CheckpointArrival, CommitArrival, Input, expand_kafka_arrival
+from tidemark.config.inputs import COMMIT, CheckpointArrival, CommitArrival, Input, Upstream, expand_kafka_arrival
 from tidemark.config.join import Join
 from tidemark.config.maintenance import CompactionSettings, Retention
 from tidemark.config.notify import Receiver
@@ -324,6 +324,12 @@ class Pipeline(Settings):
     def recorded_watermark_sides(self) -> tuple[SideName, ...]:
         """Inputs with recorded watermarks."""
         return tuple(side for side in SIDES if getattr(self, side).recorded_watermark)
+
+    @property
+    def upstreams(self) -> dict[SideName, Upstream]:
+        """Pipelines whose output is an input, by the side of the input."""
+        inputs: dict[SideName, Input] = {"left": self.left, "right": self.right}
+        return {side: source.upstream for side, source in inputs.items() if source.upstream}
 
     def get_clock_source(self, source: Input) -> str:
         """Return the source of an input's clock: a column, the path of a checkpoint, or the word commit."""

@@ -33,6 +33,7 @@ from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.tables import from_pandas
 from tidemark.timegrid.slices import Grid
+from tidemark.watermarks.exact import scale_tiebreak
 from tidemark.watermarks.lanes import Lane, Timeline
 from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK
 
@@ -101,7 +102,8 @@ def place_emissions(joined: DataFrame, advances: DataFrame) -> DataFrame:
     placed = placed.withColumn("position", F.greatest("emitting_row", "reaching_event"))
     is_by_timer = F.col("emitting_watermark").isNotNull()
     step = F.when(F.col("emission") == "matched", 0).otherwise(F.when(is_by_timer, 2).otherwise(1))
-    position = {"clock": F.col("position.clock"), "tiebreak": F.col("position.tiebreak") * ORDER_STEPS + step}
+    tiebreak = scale_tiebreak(F.col("position.tiebreak"), ORDER_STEPS) + step
+    position = {"clock": F.col("position.clock"), "tiebreak": tiebreak}
     return placed.transform(with_columns, position).drop(
         "emitting_row", "emitting_watermark", "reaching_event", "position"
     )
@@ -175,6 +177,6 @@ def list_output_watermarks(advances: DataFrame, delay: Column) -> DataFrame:
     is_known = F.col("watermark") > F.lit(NO_WATERMARK) + delay
     columns = {
         "watermark": F.col("watermark") - delay,
-        "tiebreak": F.col("tiebreak") * ORDER_STEPS + (ORDER_STEPS - 1),
+        "tiebreak": scale_tiebreak(F.col("tiebreak"), ORDER_STEPS) + (ORDER_STEPS - 1),
     }
     return advances.where(is_known).transform(with_columns, columns)

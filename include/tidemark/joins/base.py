@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from tidemark.config.dialect_support import TICK_MICROS
 from tidemark.config.sides import SIDES
@@ -25,6 +26,8 @@ CAUSE_COLUMNS = ("emitting_row", "emitting_watermark", "emission_order")
 - `emission_order`: order among the rows that the event emits, an array; null if it does not matter.
 """
 EMISSION_ORDER_TYPE = "array<bigint>"
+POSITION_TYPE = T.StructType([T.StructField(name, T.LongType()) for name in ("clock", "tiebreak")])
+"""Type of `emitting_row`."""
 
 
 RowFilter = Callable[[DataFrame], DataFrame]
@@ -162,7 +165,12 @@ class Join(ABC):
 
 def row_position(prefix: str = "") -> Column:
     """Return a row's position in the stream as a struct, from columns with a prefix such as `left_`."""
-    return F.struct(*(F.col(f"{prefix}{name}").alias(name) for name in ("clock", "tiebreak")))
+    return F.struct(*(F.col(f"{prefix}{name}").alias(name) for name in POSITION_TYPE.names))
+
+
+def no_position() -> Column:
+    """Return a position of null."""
+    return F.lit(None).cast(POSITION_TYPE)
 
 
 def later_position() -> Column:

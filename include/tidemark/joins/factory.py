@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tidemark.config import Input, Pipeline, WindowSettings
+from tidemark.config import Pipeline, WindowSettings
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import to_micros, to_millis
 from tidemark.joins import window
@@ -88,7 +88,7 @@ def create_lane(
 def _create_flink_lane(pipeline: Pipeline, initial: Watermarks, drain: int | None) -> Lane:
     lag, recorded_sides = compute_watermark_lag(pipeline), pipeline.recorded_watermark_sides
     restarts, late_margin = tuple(map(to_micros, pipeline.restarts)), _compute_late_margin(pipeline)
-    if any(getattr(pipeline, side).upstream for side in SIDES):
+    if pipeline.upstreams:
         return OutputStreamLane(lag, initial, drain, late_margin=late_margin, recorded_sides=recorded_sides)
     if recorded_sides and restarts:
         return RestartedRecordedWatermarkLane(
@@ -186,7 +186,6 @@ def _create_window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
     if is_sql:
         windows = with_upstream_windows(windows, _list_window_inputs(pipeline))
     window_join = RestartedWindowJoin if pipeline.restarts else WindowJoin
-    upstream_sides = tuple(side for side in SIDES if getattr(pipeline, side).upstream)
     return window_join(
         windows,
         rules,
@@ -196,16 +195,14 @@ def _create_window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
         emits_latest,
         condition,
         is_irregular,
-        upstream_sides,
+        tuple(pipeline.upstreams),
     )
 
 
 def _list_window_inputs(pipeline: Pipeline) -> dict[SideName, str]:
     """List the inputs whose rows are in the windows of another pipeline, with their event time columns."""
-    inputs: dict[SideName, Input] = {side: getattr(pipeline, side) for side in SIDES}
-    return {
-        side: source.event_time.column for side, source in inputs.items() if source.upstream and source.upstream.window
-    }
+    windowed = [side for side, upstream in pipeline.upstreams.items() if upstream.window]
+    return {side: getattr(pipeline, side).event_time.column for side in windowed}
 
 
 def has_irregular_clock_changes(pipeline: Pipeline) -> bool:

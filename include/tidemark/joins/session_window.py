@@ -18,10 +18,10 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from typing_extensions import override
 
-from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason
+from tidemark.joins.base import POSITION_TYPE, JobRows, Join, JoinResult, add_late_reason, no_position
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import WindowTimerRules
-from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members, no_position
+from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.timegrid.zones import Zone
@@ -30,7 +30,7 @@ from tidemark.watermarks.values import END_OF_INPUT
 _OUTCOME_SCHEMA = T.StructType([
     T.StructField("role", T.StringType()),
     *(T.StructField(name, T.LongType()) for name in ("window_start", "window_end", "pane", "late_firing_slice")),
-    T.StructField("emitting_row", T.StructType([T.StructField(n, T.LongType()) for n in ("clock", "tiebreak")])),
+    T.StructField("emitting_row", POSITION_TYPE),
 ])  # fmt: skip
 _ORDER = ("clock", "tiebreak", "arrival_watermark", "side", "event_time")
 """Order of arrival. Rows at one position have one watermark, unless each has recorded its own."""

@@ -15,13 +15,12 @@ from pyspark.sql import types as T
 
 from tidemark.config.sides import OTHER
 from tidemark.formatting import quote_identifier
-from tidemark.joins.base import EMISSION_COLUMNS
+from tidemark.joins.base import EMISSION_COLUMNS, no_position
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.zones import Zone
 
-POSITION_TYPE = "struct<clock: bigint, tiebreak: bigint>"
 PADDING_TYPES = {"left": ("left", "full"), "right": ("right", "full")}
 """Join types that pad unmatched rows, by the row's side."""
 SEMI_ANTI_TYPES = ("semi", "anti")
@@ -130,11 +129,6 @@ def group_members(members: FiringMembers) -> DataFrame:
     starts = F.col("window_start").alias("start_of_left"), F.lit(None).cast("long").alias("start_of_right")
     grouped = grouped.select("*", *starts).withColumn("emission", F.lit("grouped"))
     return grouped.select(*_emission_columns(members), *key_columns(grouped))
-
-
-def no_position() -> Column:
-    """Return a position of null."""
-    return F.lit(None).cast(POSITION_TYPE)
 
 
 def _emission_columns(members: FiringMembers) -> list[Column]:

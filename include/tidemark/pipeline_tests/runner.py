@@ -139,12 +139,11 @@ def _require_table_inputs(pipeline: Pipeline) -> None:
     Raises:
         PipelineFileError: An input is another pipeline.
     """
-    for side in SIDES:
-        if upstream := getattr(pipeline, side).upstream:
-            raise PipelineFileError(
-                f"{pipeline.name}: test cases cannot give the rows of {side}, which is the output of "
-                f"{upstream.pipeline}. Remove the test file, or test a copy of the pipeline with a table as input."
-            )
+    for side, upstream in pipeline.upstreams.items():
+        raise PipelineFileError(
+            f"{pipeline.name}: test cases cannot give the rows of {side}, which is the output of "
+            f"{upstream.pipeline}. Remove the test file, or test a copy of the pipeline with a table as input."
+        )
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,9 @@ class PlanningContext:
         """Completeness of the inputs; empty for a reprocess or a drained input, which do not wait."""
         if self.request.reprocess or self.request.drain:
             return ()
-        return measure_completeness(self.pipeline, self.lake, assets_updated=self.request.skip_asset_check)
+        return measure_completeness(
+            self.pipeline, self.lake, assets_updated=self.request.skip_asset_check, upstreams=self.upstreams
+        )
 
     @cached_property
     def slices_to_reprocess(self) -> tuple[int, ...]:

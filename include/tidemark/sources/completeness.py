@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -58,19 +58,25 @@ class InputCompleteness:
 
 
 def measure_completeness(
-    pipeline: Pipeline, lake: str, *, assets_updated: bool = False
+    pipeline: Pipeline,
+    lake: str,
+    *,
+    assets_updated: bool = False,
+    upstreams: Sequence[UpstreamState] | None = None,
 ) -> tuple[InputCompleteness, ...]:
     """Measure up to when each input is complete that has the setting `complete`, or that another pipeline writes.
 
     Args:
         assets_updated: True if Airflow has received the events of the inputs' assets.
+        upstreams: Pipelines whose output is an input, if their ledgers have been read.
 
     Raises:
         InputError: A table or column is missing, or the log lacks the statistics.
         ForbiddenPathError: The operator does not allow the path of a table.
     """
     sources: list[tuple[SideName, Input]] = [(side, getattr(pipeline, side)) for side in SIDES]
-    upstreams = read_upstreams(pipeline, lake, applies_commits=False)
+    if upstreams is None:
+        upstreams = read_upstreams(pipeline, lake, applies_commits=False)
     measured = tuple(
         _measure_input(side, source, source.complete, pipeline.time_bounds, lake, assets_updated=assets_updated)
         for side, source in sources

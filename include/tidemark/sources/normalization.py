@@ -24,6 +24,7 @@ from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import ResolvedTimeColumn
+from tidemark.watermarks.exact import scale_tiebreak
 from tidemark.watermarks.recorded_watermark_lane import RECORDED_WATERMARK
 from tidemark.watermarks.row_status import AHEAD, FILTERED
 
@@ -151,7 +152,7 @@ class Side:
         if self.settings.tiebreak:
             tiebreak = F.coalesce(F.col(quote_identifier(self.settings.tiebreak)).cast("long"), F.lit(-(2**63)))
         if self.order_factor > 1:
-            tiebreak = F.greatest(tiebreak, F.lit(-(2**63) // self.order_factor)) * F.lit(self.order_factor)
+            tiebreak = scale_tiebreak(tiebreak, self.order_factor)
         return rows.select(
             F.lit(self.name).alias("side"),
             grid.nonnegative_number_column(clock).alias("slice"),

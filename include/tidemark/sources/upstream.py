@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tidemark.config import Input, Pipeline
 from tidemark.config.output_stream import OUTPUT_STREAM
-from tidemark.config.sides import SIDES, SideName
+from tidemark.config.sides import SideName
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.ledger.ledger import Ledger
@@ -55,11 +55,9 @@ def read_upstreams(pipeline: Pipeline, lake: str, *, applies_commits: bool) -> l
         applies_commits: Apply commits of their ledgers that their tables lack, so that a reader sees all rows.
     """
     grid, read = Grid.from_config(pipeline.slices), Ledger.read if applies_commits else Ledger.read_without_sync
-    inputs: dict[SideName, Input] = {side: getattr(pipeline, side) for side in SIDES}
     return [
-        UpstreamState.from_ledger(side, source.upstream.pipeline, read(_locate_tables(source, lake), grid))
-        for side, source in inputs.items()
-        if source.upstream
+        UpstreamState.from_ledger(side, upstream.pipeline, read(_locate_tables(getattr(pipeline, side), lake), grid))
+        for side, upstream in pipeline.upstreams.items()
     ]
 
 

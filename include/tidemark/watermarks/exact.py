@@ -36,6 +36,11 @@ POSITION = ("bucket", "clock", "tiebreak")
 """Columns of a row's position in the stream. Rows at one position arrive at once and see the same watermarks."""
 
 
+def scale_tiebreak(tiebreak: Column, factor: int) -> Column:
+    """Multiply a tiebreak, to leave room for further numbers. The least one, that of null, stays the least."""
+    return F.greatest(tiebreak, F.lit(-(2**63) // factor)) * F.lit(factor)
+
+
 def is_late_candidate(*, exact: bool) -> Column:
     """Return True for rows that may be late or are rejected; with `exact` for all rows."""
     if exact:

@@ -18,6 +18,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidemark.config.sides import OTHER
+from tidemark.joins.base import POSITION_TYPE
 from tidemark.watermarks.lanes import Timeline
 from tidemark.watermarks.values import NO_WATERMARK
 
@@ -25,7 +26,7 @@ _EXTRA_FIELDS = T.StructType([
     T.StructField("role", T.StringType()),
     T.StructField("left_last_cleanup", T.LongType()),
     T.StructField("right_last_cleanup", T.LongType()),
-    T.StructField("emitting_row", T.StructType([T.StructField(n, T.LongType()) for n in ("clock", "tiebreak")])),
+    T.StructField("emitting_row", POSITION_TYPE),
     T.StructField("emitting_watermark", T.LongType()),
 ])  # fmt: skip
 _OUTPUT_COLUMNS = ("first_match_slice", "cleanup_time", "timer_slice", "removal_slice", "eviction_slice")
