@@ -15,6 +15,8 @@ export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export UV_CACHE_DIR ?= $(CURDIR)/.cache/uv
 export UV_NO_PROGRESS := 1
+# Tests start hundreds of Python processes. Each would compile a thousand modules again if none wrote its bytecode.
+export PYTHONDONTWRITEBYTECODE :=
 
 # uv installs in a third of pip's time. It does not read pip's settings: where it fails, such as behind an index that
 # only pip knows, pip installs.
