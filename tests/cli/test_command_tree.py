@@ -8,7 +8,7 @@ import pytest
 from typer.main import get_command
 
 from tidemark.cli import compare
-from tidemark.cli.app import app, main
+from tidemark.cli.app import create_app, main
 from tidemark.cli.common import GlobalOptions, set_global_options
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import PipelineFileError
@@ -27,7 +27,7 @@ def list_commands(group, path=()):
             yield (*path, name), command
 
 
-COMMANDS = dict(list_commands(get_command(app)))
+COMMANDS = dict(list_commands(get_command(create_app())))
 
 
 @pytest.fixture

@@ -9,10 +9,18 @@ from rich.console import Console
 
 from tidemark.checkpoints.summary import BufferSummary, CheckpointSummary
 from tidemark.checkpoints.verification import CheckpointVerification
-from tidemark.cli import quarantine, render, versions
+from tidemark.cli import quarantine, versions
 from tidemark.cli.integrity import render_issues
-from tidemark.cli.render import render_comparison, render_row_histories
 from tidemark.cli.render_checkpoints import render_summary, render_verification
+from tidemark.cli.render_comparison import (
+    render_comparison,
+    render_dialects,
+    render_row_histories,
+    render_setting_diff,
+    render_what_if,
+)
+from tidemark.cli.render_plan import render_reprocess_changes
+from tidemark.cli.render_status import render_status
 from tidemark.cli.status import SideStatus, Status
 from tidemark.cli.vacuum import render_vacuum
 from tidemark.comparison import Comparison, DialectComparison
@@ -66,15 +74,15 @@ def create_comparison():
 
 
 TABLES = {
-    "setting diff": render.render_setting_diff(
+    "setting diff": render_setting_diff(
         [SettingChange("join.min_cleanup_interval", "30 minutes", LONG, "slices since")]
     ),
-    "reprocess": render.render_reprocess_changes(
+    "reprocess": render_reprocess_changes(
         Grid(0, 3_600_000_000), [SimpleNamespace(changes={1: EmissionChange(LARGE, LARGE, LARGE)})]
     ),
-    "status": render.render_status(create_status("orders")),
-    "status of many": render.render_status(*(create_status(name) for name in (LONG, "flights_weather", "orders"))),
-    "what-if": render.render_what_if(
+    "status": render_status(create_status("orders")),
+    "status of many": render_status(*(create_status(name) for name in (LONG, "flights_weather", "orders"))),
+    "what-if": render_what_if(
         WhatIf(
             LONG, "left.watermark_delay", START, END,
             tuple(map(create_outcome, ("0 seconds", "10 days 23 hours 59 minutes 59 seconds"))), create_outcome(None),
@@ -82,7 +90,7 @@ TABLES = {
         )
     ),
     "compare": render_comparison(create_comparison()),
-    "dialects": render.render_dialects(
+    "dialects": render_dialects(
         DialectComparison(
             LONG, START, END,
             (DialectResult("flink-datastream", LARGE, LARGE, None), DialectResult("spark", None, 0, LONG)),

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from tests.conftest import write_pipeline
-from tidemark.cli.render import describe_jobs
+from tidemark.cli.render_plan import describe_jobs
 from tidemark.planning.job_sizing import JobCapacity
 from tidemark.planning.plan import Plan, SliceRange
 

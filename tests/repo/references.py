@@ -236,10 +236,10 @@ def tests() -> frozenset[str]:
 
 def command_line() -> tuple[set[str], set[str]]:
     """Return the names of all commands of `tidemark`, and all their options."""
-    from tidemark.cli.app import app
+    from tidemark.cli.app import create_app
 
     commands, options = set(), set(OTHER_OPTIONS)
-    groups = [get_command(app)]
+    groups = [get_command(create_app())]
     while groups:
         group = groups.pop()
         options |= {option for parameter in group.params for option in (*parameter.opts, *parameter.secondary_opts)}

@@ -22,7 +22,7 @@ from tidemark.cli.common import (
     print_result,
 )
 from tidemark.cli.progress import describe_spark_tasks, run_with_progress, show_activity
-from tidemark.cli.render import render_comparison
+from tidemark.cli.render_comparison import render_comparison
 from tidemark.comparison.result import Comparison
 from tidemark.config import load_pipeline, load_reference
 from tidemark.config.sides import SIDES

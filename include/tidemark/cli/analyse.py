@@ -17,7 +17,7 @@ from tidemark.cli.common import (
     print_result,
 )
 from tidemark.cli.read_only_session import read_only_session
-from tidemark.cli.render import render_row_histories, render_what_if
+from tidemark.cli.render_comparison import render_row_histories, render_what_if
 from tidemark.comparison.row_history import explain_rows
 from tidemark.comparison.row_lookup import parse_row
 from tidemark.comparison.what_if import VARIABLE_SETTINGS, get_current_value, select_slices, vary_setting

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import islice
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import typer
@@ -16,16 +16,7 @@ from typer.core import TyperGroup
 from typing_extensions import override
 
 from tidemark import json_logging
-from tidemark.cli import adopt, analyse, develop, overview, pipeline_tests, run, semantics
-from tidemark.cli.checkpoints import app as checkpoints
 from tidemark.cli.common import GlobalOptions, get_global_options, out, report_error, set_global_options
-from tidemark.cli.compare import app as compare
-from tidemark.cli.importing import import_
-from tidemark.cli.init import init
-from tidemark.cli.quality import app as quality
-from tidemark.cli.quarantine import app as quarantine
-from tidemark.cli.tables import app as tables
-from tidemark.cli.versions import app as versions
 from tidemark.errors import FaultError, StoppedError, TidemarkError, missing_extra_error
 from tidemark.formatting import to_single_line
 from tidemark.spark.error_redaction import format_safe_message
@@ -33,6 +24,30 @@ from tidemark.spark.error_redaction import format_safe_message
 GLOBAL_FLAGS = ("--json", "--verbose", "-v")
 """Global options without a value."""
 _EPILOG = "Global options, before or after the command: --lake PATH, --json, --verbose (tidemark --help)."
+_COMMANDS = {
+    "Develop": {
+        "import": "importing:import_",
+        "init": "init:init",
+        "validate": "develop:validate",
+        "test": "pipeline_tests:test",
+        "diff": "develop:diff",
+        "schema": "develop:schema",
+    },
+    "Run": {
+        "plan": "run:plan",
+        "run": "run:run",
+        "reprocess": "run:reprocess",
+        "adopt": "adopt:adopt",
+        "status": "overview:status",
+        "list": "overview:list_",
+    },
+    "Analyse": {"compare": "compare:app", "explain": "analyse:explain", "what-if": "analyse:what_if"},
+    "Quality": {"quality": "quality:app", "quarantine": "quarantine:app"},
+    "State and versions": {"checkpoint": "checkpoints:app", "version": "versions:app"},
+    "Maintain": {"tables": "tables:app"},
+    "Check semantics": {"conformance": "semantics:conformance", "stream": "semantics:stream"},
+}
+"""Commands and groups of commands, by the panel of `tidemark --help`: module of this package and name in it."""
 
 
 class _RootCommand(TyperGroup):
@@ -62,46 +77,50 @@ def move_global_options_first(arguments: list[str]) -> list[str]:
     return [*first, *rest]
 
 
-app = typer.Typer(
-    help="Recompute a streaming join over Delta tables, slice by slice, with the semantics of Flink or Spark.",
-    cls=_RootCommand,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-)
-_COMMANDS: dict[str, dict[str, typer.Typer | Callable[..., None]]] = {
-    "Develop": {
-        "import": import_,
-        "init": init,
-        "validate": develop.validate,
-        "test": pipeline_tests.test,
-        "diff": develop.diff,
-        "schema": develop.schema,
-    },
-    "Run": {
-        "plan": run.plan,
-        "run": run.run,
-        "reprocess": run.reprocess,
-        "adopt": adopt.adopt,
-        "status": overview.status,
-        "list": overview.list_,
-    },
-    "Analyse": {"compare": compare, "explain": analyse.explain, "what-if": analyse.what_if},
-    "Quality": {"quality": quality, "quarantine": quarantine},
-    "State and versions": {"checkpoint": checkpoints, "version": versions},
-    "Maintain": {"tables": tables},
-    "Check semantics": {"conformance": semantics.conformance, "stream": semantics.stream},
-}
-"""Commands and groups of commands, by the panel of `tidemark --help`."""
-for panel, commands in _COMMANDS.items():
-    for name, command in commands.items():
-        if isinstance(command, typer.Typer):
-            for subcommand in command.registered_commands:
-                subcommand.epilog = _EPILOG
-            app.add_typer(command, name=name, rich_help_panel=panel)
-        else:
-            app.command(name, rich_help_panel=panel, epilog=_EPILOG)(command)
+def create_app(arguments: list[str] | None = None) -> typer.Typer:
+    """Create the command `tidemark`.
+
+    Args:
+        arguments: A command line. If it begins with a command, only the module of this command is imported, because
+            the imports of all commands take seconds. None stands for all commands.
+    """
+    app = typer.Typer(
+        help="Recompute a streaming join over Delta tables, slice by slice, with the semantics of Flink or Spark.",
+        cls=_RootCommand,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(read_global_options)
+    typed = _find_command(arguments or [])
+    is_known = any(typed in commands for commands in _COMMANDS.values())
+    for panel, commands in _COMMANDS.items():
+        for name, location in commands.items():
+            if name == typed or not is_known:
+                _add_command(app, name, resolve_name(f"tidemark.cli.{location}"), panel)
+    return app
+
+
+def _find_command(arguments: list[str]) -> str | None:
+    """Return the first word of a command line that is neither a global option nor its value; None without one."""
+    remaining = iter(move_global_options_first(arguments))
+    for argument in remaining:
+        if argument == "--lake":
+            next(remaining, None)
+        elif argument not in GLOBAL_FLAGS and not argument.startswith("--lake="):
+            return argument
+    return None
+
+
+def _add_command(app: typer.Typer, name: str, command: Any, panel: str) -> None:
+    """Add a function or a group of commands to `app`."""
+    if isinstance(command, typer.Typer):
+        for subcommand in command.registered_commands:
+            subcommand.epilog = _EPILOG
+        app.add_typer(command, name=name, rich_help_panel=panel)
+    else:
+        app.command(name, rich_help_panel=panel, epilog=_EPILOG)(command)
 
 
 def _print_version(is_requested: bool) -> None:  # noqa: FBT001 - the value of a flag
@@ -110,7 +129,6 @@ def _print_version(is_requested: bool) -> None:  # noqa: FBT001 - the value of a
         raise typer.Exit
 
 
-@app.callback()
 def read_global_options(
     lake: Annotated[
         str | None,
@@ -150,8 +168,9 @@ def main(arguments: list[str] | None = None) -> int:
     if json_logging.is_json_enabled():
         json_logging.configure_json_logging()
     try:
-        set_global_options(GlobalOptions(tuple(sys.argv[1:] if arguments is None else arguments)))
-        app(arguments)
+        arguments = sys.argv[1:] if arguments is None else arguments
+        set_global_options(GlobalOptions(tuple(arguments)))
+        create_app(arguments)(arguments)
     except SystemExit as exited:
         return int(exited.code or 0)
     except TidemarkError as error:

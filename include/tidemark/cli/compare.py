@@ -27,7 +27,7 @@ from tidemark.cli.common import (
 )
 from tidemark.cli.progress import describe_spark_tasks, show_activity
 from tidemark.cli.read_only_session import read_only_session
-from tidemark.cli.render import render_comparison, render_dialects
+from tidemark.cli.render_comparison import render_comparison, render_dialects
 from tidemark.comparison import compare_dialects
 from tidemark.comparison.agreement import find_due_slices, save_agreement
 from tidemark.comparison.compare import compare

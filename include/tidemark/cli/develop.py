@@ -20,7 +20,7 @@ from tidemark.cli.common import (
     report_error,
 )
 from tidemark.cli.read_only_session import read_only_session
-from tidemark.cli.render import render_changed_rows, render_setting_diff
+from tidemark.cli.render_comparison import render_changed_rows, render_setting_diff
 from tidemark.comparison.config_impact import count_changed_rows
 from tidemark.comparison.what_if import select_slices
 from tidemark.config import Pipeline, build_json_schema, load_pipeline

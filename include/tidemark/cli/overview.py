@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemark.cli.common import CandidateOption, PipelinesArgument, get_lake_root, print_result
-from tidemark.cli.render import render_status
+from tidemark.cli.render_status import render_status
 from tidemark.cli.status import summarize_status
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.candidate_version import to_candidate

@@ -19,7 +19,8 @@ from tidemark.cli.common import (
     print_result,
 )
 from tidemark.cli.progress import run_with_progress
-from tidemark.cli.render import describe_changes, render_plan, render_reprocess_changes, render_status
+from tidemark.cli.render_plan import describe_changes, render_plan, render_reprocess_changes
+from tidemark.cli.render_status import render_status
 from tidemark.cli.status import summarize_status
 from tidemark.config import load_pipeline
 from tidemark.config.candidate_version import to_candidate

@@ -14,11 +14,11 @@ from rich.progress import track
 
 from tidemark.cli.common import PipelineArgument, err, get_lake_root, naming_option, out, print_result
 from tidemark.cli.progress import create_progress_bar
-from tidemark.cli.render import render_live_query
 from tidemark.config import load_pipeline
 from tidemark.errors import UserError
+from tidemark.formatting import format_count
 from tidemark.spark.session import get_spark_session
-from tidemark.streaming.live_query import LiveQueryPaths, run_live_query
+from tidemark.streaming.live_query import LiveQueryPaths, LiveQueryResult, run_live_query
 from tidemark.streaming.replay_source import parse_rate
 
 
@@ -85,7 +85,7 @@ def stream(
         result = run_live_query(
             spark, loaded, root, LiveQueryPaths.from_pipeline(loaded, root, output, checkpoint), size, progress
         )
-    print_result(result, lambda: render_live_query(result), soft_wrap=True)
+    print_result(result, lambda: _render_live_query(result), soft_wrap=True)
 
 
 def _import_conformance() -> ModuleType:
@@ -103,3 +103,13 @@ def _import_conformance() -> ModuleType:
             "the conformance tests are not installed: they come with the repository, not with the wheel. "
             "Clone it with git clone and run make setup"
         ) from None
+
+
+def _render_live_query(result: LiveQueryResult) -> str:
+    """Show what a live query wrote, and how to replay it."""
+    line = (
+        f"{result.pipeline} streamed by {result.rate}: {format_count(result.rows, 'row')} from "
+        f"{format_count(result.batches, 'micro-batch')} in {result.seconds:,.1f} s, "
+        f"{result.dropped:,} dropped behind the watermark\nTable: {result.table}"
+    )
+    return f"{line}\nReplay: tidemark run {result.replay} --to {result.replay_to}" if result.replay else line
