@@ -1,6 +1,9 @@
 """Chains of pipelines over Delta tables: slices, reprocessing, and what a pipeline waits for."""
 
+import os
+import random
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,13 +11,15 @@ import yaml
 
 from tidemark.config import load_pipeline
 from tidemark.config.loader import with_overrides
-from tidemark.errors import IncompleteInputError
+from tidemark.errors import IncompleteInputError, SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 ROW = "k string, happened timestamp, arrived timestamp, v int"
+SCHEDULES = int(os.environ.get("TIDEMARK_CHAIN_SCHEDULES", "1"))
+SLICES = 4
 
 
 def at(minute, second=0):
@@ -31,9 +36,9 @@ def create_rows(first, minutes, late=()):
 
 
 class Chain:
-    """The pipelines `orders` and `shipments`, which reads the output of `orders`."""
+    """The pipelines `orders`, `shipments`, which reads the output of `orders`, and `deliveries`, which reads that."""
 
-    def __init__(self, spark, lake, folder, join_type, output):
+    def __init__(self, spark, lake, folder, join_type, output, **settings):
         self.spark, self.lake = spark, lake
         times = {"event_time": "happened", "arrival": "arrived", "tiebreak": "v", "watermark_delay": "1 minute"}
         content = {
@@ -45,16 +50,20 @@ class Chain:
             "slices": {"every": "30 minutes", "start": "2024-01-01T00:00:00Z"},
             "output_stream": True,
             "quality_defaults": False,
+            **settings,
         }
         self.first = self._write(folder, content)
-        second = {
-            **content,
-            "name": f"shipments{output}",
-            "left": {"pipeline": f"orders{output}", "event_time": "left"},
-            "right": {"table": "c", **times},
-            "join": {**content["join"], "keys": [{"left": "left_k", "right": "k"}]},
-        }
-        self.second = self._write(folder, {key: value for key, value in second.items() if key != "output_stream"})
+
+        def add_join(name, upstream, table, key, **changes):
+            left = {"pipeline": f"{upstream}{output}", "event_time": "left"}
+            join = {**content["join"], "keys": [{"left": key, "right": "k"}]}
+            right = {"table": table, **times}
+            return self._write(
+                folder, {**content, "name": f"{name}{output}", "left": left, "right": right, "join": join, **changes}
+            )
+
+        self.second = add_join("shipments", "orders", "c", "left_k")
+        self.third = add_join("deliveries", "shipments", "d", "left_left_k", output_stream=False)
 
     @staticmethod
     def _write(folder, content):
@@ -71,14 +80,14 @@ class Chain:
     def read(self, settings):
         """Count the emissions by slice, kind and values of both inputs."""
         rows = self.spark.read.format("delta").load(f"{self.lake}/{settings.output}/emissions")
-        sides = [name for name in ("left_v", "left_left_v", "left_right_v", "right_v") if name in rows.columns]
-        return Counter(tuple(row) for row in rows.select("_slice", "_emission", *sides).collect())
+        values = [name for name in rows.columns if name.endswith("_v")]
+        return Counter(tuple(row) for row in rows.select("_slice", "_emission", *values).collect())
 
 
 @pytest.fixture
 def chain(spark, lake, tmp_path, monkeypatch):
     monkeypatch.setenv("TIDEMARK_PIPELINES", str(tmp_path))
-    return lambda output="", join_type="left": Chain(spark, lake, tmp_path, join_type, output)
+    return lambda output="", join_type="left", **settings: Chain(spark, lake, tmp_path, join_type, output, **settings)
 
 
 def test_run_chain_in_slices_and_in_one_job_emits_same_rows_and_reprocess_ripples(chain, write):
@@ -112,3 +121,47 @@ def test_run_chain_in_slices_and_in_one_job_emits_same_rows_and_reprocess_ripple
     assert not by_slice.plan(by_slice.second).slice_ranges
     with pytest.raises(IncompleteInputError, match="orders is committed up to 2024-01-01T02:00Z"):
         by_slice.plan(by_slice.second, end=at(150))
+
+
+def append_random_rows(rng, write, numbers):
+    """Append rows of random slices to one table of the chain; some of the slices may be committed by then."""
+    table, minutes = rng.choice("abcd"), range(30 * rng.randrange(SLICES), 30 * SLICES)
+    arrivals = sorted(rng.choices(minutes, k=rng.randint(1, 12)))
+    rows = [
+        (rng.choice("ab"), at(arrived - rng.choice([0, 0, 1, 2, 3, 40])), at(arrived, second), next(numbers))
+        for second, arrived in enumerate(arrivals)
+    ]
+    write(table, rows, ROW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SCHEDULES))
+def test_chain_after_random_commands_equals_run_from_scratch(chain, write, seed):
+    rng, numbers = random.Random(seed), iter(range(10_000))
+    settings = {"on_late_arriving_rows": "reprocess", "join_type": rng.choice(["inner", "left", "full"])}
+    joins = chain(**settings)
+    pipelines = joins.first, joins.second, joins.third
+    for table in "abcd":
+        write(table, create_rows(1000 * "abcd".index(table), range(0, 30 * SLICES, 3)), ROW)
+
+    for _ in range(24):
+        pipeline, last = rng.choice(pipelines), rng.randint(1, SLICES)
+        match rng.randrange(4):
+            case 0:
+                append_random_rows(rng, write, numbers)
+            case 1:
+                with suppress(IncompleteInputError, SliceOrderError):  # some slices may not be committed
+                    joins.run(pipeline, reprocess=True, start=at(30 * (last - 1)), end=at(30 * last))
+            case _:
+                with suppress(IncompleteInputError):
+                    joins.run(pipeline, end=at(30 * last), slices_per_job=rng.randint(1, SLICES))
+    for pipeline in pipelines:
+        joins.run(pipeline, end=at(30 * SLICES))
+        with suppress(SliceOrderError):
+            joins.run(pipeline, reprocess=True)
+        assert not joins.plan(pipeline).slice_ranges
+
+    fresh = chain("_fresh", **settings)
+    for pipeline, again in zip(pipelines, (fresh.first, fresh.second, fresh.third), strict=True):
+        joins.run(again, end=at(30 * SLICES))
+        assert joins.read(pipeline) == joins.read(again), pipeline.name

@@ -108,25 +108,27 @@ FAIL = [{"expect_column_values_to_be_between": {"column": "left_v", "max_value":
 
 @pytest.mark.grid
 @pytest.mark.parametrize(
-    ("hours", "slices_per_job", "quality"),
+    ("hours", "slices_per_job", "changes"),
     [
-        pytest.param(1, 1, [], id="a slice", marks=pytest.mark.slow),
-        pytest.param(3, 3, [], id="a group of slices", marks=pytest.mark.promise(PROMISE)),
-        pytest.param(3, 3, QUARANTINE, id="rows in quarantine", marks=pytest.mark.slow),
+        pytest.param(1, 1, {}, id="a slice", marks=pytest.mark.slow),
+        pytest.param(3, 3, {"output_stream": True}, id="a group of slices", marks=pytest.mark.promise(PROMISE)),
+        pytest.param(3, 3, {"quality": QUARANTINE}, id="rows in quarantine", marks=pytest.mark.slow),
     ],
 )
 def test_run_killed_at_any_step_is_resumable(
-    committed_lake, pipeline, check_kills, spark, hours, slices_per_job, quality
+    append_inputs, create_rows, lake, pipeline, run_hours, check_kills, spark, hours, slices_per_job, changes
 ):
-    _, lake = committed_lake
-    settings = pipeline(quality=quality)
+    append_inputs(*create_rows(minutes=11, count=27))
+    settings = pipeline(**changes)
+    run_hours(settings, 2)
     options = ["--to", f"{START + timedelta(hours=2 + hours):%Y-%m-%dT%H:%MZ}", "--slices-per-job", str(slices_per_job)]
 
     def resume(copy):
         request = Request(end=START + timedelta(hours=2 + hours), slices_per_job=slices_per_job)
         list(execute(spark, create_plan(spark, settings, str(copy), request), lambda *_: None))
 
-    changed = ["emissions", "late", *(["quarantined"] if quality else [])]
+    optional = {"quality": "quarantined", "output_stream": "output_stream"}
+    changed = ["emissions", "late", *(optional[name] for name in changes)]
     before, after = check_kills(
         settings, lake, lambda copy, point: build_command(copy, point, *options), resume, changed
     )

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tidemark.cli.progress import RemainingTime
-from tidemark.cli.render import render_plan
+from tidemark.cli.render_plan import render_plan
 from tidemark.config import Expectation
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
