@@ -208,22 +208,33 @@ def test_range_run_submits_its_params(demo):
 
 
 COMPARE = "compare: {{table: streamed/{name}, budget: {{unexplained: 0.1 %}}, {more}}}\n"
+CHAINED = "left: {pipeline: hourly}\nairflow: {watch_inputs: true}\n"
 
 
 @pytest.fixture(scope="module")
 def compared_dags(describe, tmp_path_factory):
-    """Return DAGs of pipelines that are compared after each commit, each day, and with a reference pipeline."""
+    """Return DAGs of pipelines that are compared after each commit, each day, and with a reference pipeline.
+
+    The one that is compared each day reads the output of the hourly one.
+    """
     folder = tmp_path_factory.mktemp("pipelines")
     for name, more in (("hourly", ""), ("daily", "every: 1 day"), ("referring", "reference: hourly")):
         text = PIPELINE.format(name=name, every="1 hour", start="2013-01-01T00:00:00Z")
-        (folder / f"{name}.yaml").write_text(text + COMPARE.format(name=name, more=more))
+        text = text.replace("event_time: at", "event_time: at, arrival: received_at, complete: {by: row}")
+        text += COMPARE.format(name=name, more=more)
+        if name == "hourly":
+            text += "output_stream: true\n"
+        elif name == "daily":
+            left = next(line for line in text.splitlines() if line.startswith("left:"))
+            text = text.replace(f"{left}\n", CHAINED).replace("[user]", "[{left: left_user, right: user}]")
+        (folder / f"{name}.yaml").write_text(text)
     result = describe(TIDEMARK_PIPELINES=folder)
     assert result["errors"] == {}
     return result["dags"]
 
 
 def test_compare_dag_runs_after_each_commit(compared_dags):
-    assert set(compared_dags) == {
+    assert set(compared_dags) - {"daily__landed"} == {
         f"{name}__{kind}"
         for name in ("hourly", "daily", "referring")
         for kind in ("slice", "range", "reprocess", "compare")
@@ -240,6 +251,12 @@ def test_compare_dag_runs_after_each_commit(compared_dags):
     at = dag["command"].index(SUBMITTED)
     assert dag["command"][at : at + 4] == [SUBMITTED, "compare", "run", "--save"]
     assert dag["command"][-3:] == ["--lake", str(PROJECT / "lake"), "--only-due"]
+
+
+def test_dags_of_chain_are_joined_by_assets(compared_dags):
+    assert compared_dags["hourly__slice"]["publishes"] == ["hourly__slices"]
+    assert compared_dags["daily__slice"]["reads"] == ["hourly__slices", "views"]
+    assert compared_dags["daily__landed"]["after"] == ["daily__landed", "hourly__slices"]
 
 
 def test_daily_compare_run_compares_slices_of_its_interval(compared_dags):

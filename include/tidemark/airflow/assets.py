@@ -22,9 +22,9 @@ _PROGRESS = ("last_slice", "watermark")
 """Fields of a summary of commits that Airflow's state store keeps for each asset."""
 
 
-def slices_asset(pipeline: Pipeline) -> Asset:
-    """Return the asset that gets an event when slices of a pipeline are committed."""
-    return Asset(f"{pipeline.name}__slices")
+def slices_asset(pipeline: str) -> Asset:
+    """Return the asset that gets an event when slices of a pipeline, given by its name, are committed."""
+    return Asset(f"{pipeline}__slices")
 
 
 def partition_asset(pipeline: Pipeline, lake: str, kind: PartitionKind) -> Asset:
@@ -50,7 +50,7 @@ def partition_asset(pipeline: Pipeline, lake: str, kind: PartitionKind) -> Asset
 
 def output_assets(pipeline: Pipeline, lake: str) -> list[Asset]:
     """Return the assets that get an event when slices are committed, by the settings of the pipeline file."""
-    return [slices_asset(pipeline), *_partition_assets(pipeline, lake).values()]
+    return [slices_asset(pipeline.name), *_partition_assets(pipeline, lake).values()]
 
 
 def _partition_assets(pipeline: Pipeline, lake: str) -> dict[PartitionKind, Asset]:
@@ -103,7 +103,7 @@ def _find_keys(pipeline: Pipeline, lake: str, since: datetime) -> dict[Any, list
 
 
 def input_assets(pipeline: Pipeline) -> list[Asset | AssetRef]:
-    """Return the inputs as assets: the asset of the input's rule, or else its table.
+    """Return the inputs as assets: the slices of a pipeline, the asset of the input's rule, or else the table.
 
     Names that Airflow does not accept are left out.
     """
@@ -116,6 +116,8 @@ def input_assets(pipeline: Pipeline) -> list[Asset | AssetRef]:
 
 
 def _input_asset(source: Input) -> Asset | AssetRef:
+    if source.upstream:
+        return slices_asset(source.upstream.pipeline)
     rule = source.complete
     if rule and rule.asset:
         # An asset with partitions has a URI of its own, which only its producer knows.

@@ -278,10 +278,15 @@ def _reprocess_options(_: Pipeline, __: Path, ___: Project) -> dict[str, Any]:
 
 
 def _landed_options(pipeline: Pipeline, _: Path, project: Project) -> dict[str, Any]:
-    """Schedule a run for each commit of rows to an input. Commits during a run give one more run."""
-    tables = (pipeline.left.table, pipeline.right.table)
-    landed = watch_tables(f"{pipeline.name}__landed", tables, project, pipeline.airflow.poll_interval)
-    return {"schedule": [landed], "start_date": None, "catchup": False}
+    """Schedule a run for each commit of rows to an input. Commits during a run give one more run.
+
+    An input that is another pipeline is not watched: that pipeline's DAGs send an event for its commits.
+    """
+    tables = [source.table for source in (pipeline.left, pipeline.right) if not source.upstream]
+    landed = [slices_asset(upstream.pipeline) for upstream in pipeline.upstreams.values()]
+    if tables:
+        landed.append(watch_tables(f"{pipeline.name}__landed", tables, project, pipeline.airflow.poll_interval))
+    return {"schedule": AssetAny(*landed), "start_date": None, "catchup": False}
 
 
 def _compare_options(pipeline: Pipeline, file: Path, _: Project) -> dict[str, Any]:
@@ -297,7 +302,7 @@ def _compare_options(pipeline: Pipeline, file: Path, _: Project) -> dict[str, An
             **_refuse_backfills_on_sqlite(),
         }
     producers = [producer for producer in (pipeline, load_reference(file)) if producer]
-    committed = AssetAny(*map(slices_asset, producers))
+    committed = AssetAny(*(slices_asset(producer.name) for producer in producers))
     return {"schedule": committed, "start_date": None, "catchup": False}
 
 

@@ -275,7 +275,7 @@ class Pipeline(Settings):
         for side in SIDES:
             source: Input = getattr(self, side)
             has_rule = source.complete is not None and source.complete.by != "asset"
-            if not has_rule and not isinstance(source.arrival, CheckpointArrival):
+            if not (has_rule or source.upstream or isinstance(source.arrival, CheckpointArrival)):
                 raise ValueError(
                     f"airflow.watch_inputs: {side}.complete is missing or waits for an asset, so a slice could run "
                     f"before its rows are there. Set {side}.complete to row, commit or a marker."
