@@ -37,6 +37,10 @@ def test_command_lineage_has_input_and_output_tables_of_each_command(tmp_path):
         f"/lake/orders/{table}" for table in ("emissions", "late", "quality")
     ]
 
+    write_pipeline(file, name="orders", output_stream=True)
+    for command in (["run", str(file)], ["compact", str(file)]):
+        assert ("file", "/lake/orders/output_stream") in list_names(command_lineage(file, "/lake", command).outputs)
+
     vacuum = command_lineage(file, "/lake", ["tables", "vacuum", str(file)])
     assert (vacuum.inputs, vacuum.outputs) == ([], []), "vacuum changes no rows"
 

@@ -11,8 +11,9 @@ import yaml
 
 from tidemark.config import load_pipeline
 from tidemark.config.loader import with_overrides
-from tidemark.errors import IncompleteInputError, SliceOrderError
+from tidemark.errors import IncompleteInputError, SliceOrderError, UserError
 from tidemark.execution.run import execute
+from tidemark.maintenance.compaction import merge_files, plan_compaction
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 
@@ -50,6 +51,7 @@ class Chain:
             "slices": {"every": "30 minutes", "start": "2024-01-01T00:00:00Z"},
             "output_stream": True,
             "quality_defaults": False,
+            "compact": {"settled_after": "0 seconds", "period": "1 hour"},
             **settings,
         }
         self.first = self._write(folder, content)
@@ -76,6 +78,10 @@ class Chain:
 
     def run(self, settings, **request):
         return list(execute(self.spark, self.plan(settings, **request), lambda *_: None))
+
+    def compact(self, settings):
+        plan = plan_compaction(settings, str(self.lake))
+        return {merge.table: merge_files(self.spark, plan, merge) for merge in plan.merges}
 
     def read(self, settings):
         """Count the emissions by slice, kind and values of both inputs."""
@@ -109,6 +115,8 @@ def test_run_chain_in_slices_and_in_one_job_emits_same_rows_and_reprocess_ripple
     assert rows == at_once.read(at_once.second)
     assert {kind for _, kind, *_ in rows} == {"matched", "padded_left"}
 
+    assert by_slice.compact(by_slice.first)["output_stream"]
+    assert not by_slice.plan(by_slice.second).slice_ranges, "the same rows in other files"
     write("b", [("a", at(61), at(61, 30), 9999)], ROW)  # lands late in slice 2
     settings = with_overrides(by_slice.first, {"on_late_arriving_rows": "reprocess"})
     by_slice.run(settings, reprocess=True, start=at(60), end=at(90))
@@ -149,6 +157,9 @@ def test_chain_after_random_commands_equals_run_from_scratch(chain, write, seed)
         match rng.randrange(4):
             case 0:
                 append_random_rows(rng, write, numbers)
+            case 1 if rng.random() < 0.3:
+                with suppress(UserError):  # without tables
+                    joins.compact(pipeline)
             case 1:
                 with suppress(IncompleteInputError, SliceOrderError):  # some slices may not be committed
                     joins.run(pipeline, reprocess=True, start=at(30 * (last - 1)), end=at(30 * last))

@@ -6,7 +6,7 @@ process, which delta-rs does not survive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ from openlineage.client.event_v2 import Dataset, InputDataset, OutputDataset
 from openlineage.client.facet_v2 import OutputDatasetFacet, RunFacet, output_statistics_output_dataset
 
 from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.delta.paths import resolve_path
 
 APPENDED_TABLES = ("emissions", "late", "checkpoint", "ledger")
 """Tables that every run appends to."""
 COMPACTED_TABLES = ("emissions", "late", "quality")
-"""Tables whose files `tidemark tables compact` merges."""
+"""Tables whose files `tidemark tables compact` merges, beside the output stream."""
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """OpenLineage's schemes by those of Hadoop."""
 Lineage = OperatorLineage[Dataset, RunFacet]
@@ -62,7 +63,7 @@ def command_lineage(file: Path | str, lake: str, arguments: Iterable[str]) -> Li
         inputs = [emissions, *(_input_dataset_name(lake, name) for name in streamed)]
         return OperatorLineage(inputs=_input_datasets(inputs), outputs=_output_datasets([agreement]))
     if command == "compact":
-        tables = [_table_dataset_name(pipeline, lake, name) for name in COMPACTED_TABLES]
+        tables = _list_written_tables(pipeline, lake, COMPACTED_TABLES)
         return OperatorLineage(inputs=_input_datasets(tables), outputs=_output_datasets(tables))
     if command == "vacuum":
         return OperatorLineage()
@@ -70,8 +71,14 @@ def command_lineage(file: Path | str, lake: str, arguments: Iterable[str]) -> Li
     written = () if "--dry-run" in options else APPENDED_TABLES
     return OperatorLineage(
         inputs=_input_datasets(inputs),
-        outputs=_output_datasets(_table_dataset_name(pipeline, lake, name) for name in written),
+        outputs=_output_datasets(_list_written_tables(pipeline, lake, written)),
     )
+
+
+def _list_written_tables(pipeline: Pipeline, lake: str, names: Sequence[str]) -> list[str]:
+    """Return the names of tables of a pipeline, with the output stream if it has one and others are written."""
+    optional = [OUTPUT_STREAM] if names and pipeline.output_stream else []
+    return [_table_dataset_name(pipeline, lake, name) for name in (*names, *optional)]
 
 
 def commit_lineage(file: Path | str, lake: str, commits: Mapping[str, Any]) -> Lineage:

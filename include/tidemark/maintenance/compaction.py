@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 
 from tidemark.config import Pipeline
 from tidemark.config.maintenance import CompactionSettings
+from tidemark.config.output_stream import EMITTED_AT, EMITTED_ORDER, OUTPUT_STREAM
 from tidemark.config.types import to_micros
 from tidemark.delta.retry import retry_on_conflict
 from tidemark.delta.staging import StagedFiles, read_files
@@ -28,7 +29,7 @@ from tidemark.ledger.rewrite_verification import verify_same_rows
 from tidemark.tables.run_files import SLICE_COLUMNS, new_merged, run_of, spans, stage_run
 from tidemark.timegrid.slices import Grid
 
-COMPACTED_TABLES = ("emissions", "late", "quality")
+COMPACTED_TABLES = ("emissions", OUTPUT_STREAM, "late", "quality")
 """Tables whose files are merged. Checkpoints expire run by run instead."""
 MAX_FILE_BYTES = 256 << 20
 """Approximate maximum size of a merged file in bytes; a larger period becomes several files."""
@@ -161,6 +162,7 @@ def _write_merged(source: DataFrame, plan: CompactionPlan, merge: Merge, path: s
 def _list_sort_columns(pipeline: Pipeline, name: str, schema: T.StructType) -> list[str]:
     candidates = {
         "emissions": ["_slice", *pipeline.join.key_output_columns],
+        OUTPUT_STREAM: ["_slice", EMITTED_AT, EMITTED_ORDER],
         "late": ["_slice", "side", "arrived_at"],
         "quality": ["slice", "expectation"],
     }[name]
