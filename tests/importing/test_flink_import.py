@@ -205,7 +205,7 @@ def test_import_lists_what_follows_the_join(number, omitted, import_script, tmp_
 
 REASONS = {
     1: "IS NOT DISTINCT FROM",
-    3: "the left input of the join is another join (inner interval join, node 16)",
+    3: "the left input is the output of another join (inner interval join, node 16: a with b). Leave out --left-table",
     4: "has no equal keys",
     5: "calls /, which may differ in Spark SQL",
     6: "the left input of the join is an aggregate",
@@ -227,10 +227,30 @@ def test_import_of_a_join_that_a_pipeline_cannot_express_is_refused(number, tmp_
     assert not list(tmp_path.glob("*.yaml"))
 
 
-def test_import_of_the_first_join_of_a_chain_lists_the_second(import_script, capsys):
-    import_script("refused", "--join", "2")
+def test_import_of_the_first_join_of_a_chain_writes_its_output_stream(import_script):
+    pipeline = import_script("refused", "--join", "2")
 
-    assert "before node 22: IntervalJoin" in " ".join(capsys.readouterr().out.split())
+    assert pipeline.output_stream
+    assert pipeline.name == "refused_join1"
+
+
+def test_import_of_a_chain_writes_a_file_per_join(tmp_path, capsys):
+    (tmp_path / "chain.sql").write_text(SCRIPTS["chain"])
+    arguments = ["import", "chain.sql", "--arrival", "received_at", "--start", "2024-01-01T00:00Z"]
+
+    assert main([*arguments, "--left-table", "a"]) == 2
+    assert "is a chain of 2 joins, each with a file. Pass --join N with --left-table" in capsys.readouterr().err
+    assert main(arguments) == 0
+    assert main(arguments) == 2
+    assert "chain_join1.yaml exists already" in capsys.readouterr().err
+
+    for name in ("chain_join1", "chain"):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(file.read_text().replace("TODO", "t"))
+    pipeline = load_pipeline(tmp_path / "chain.yaml")
+    assert pipeline.left.upstream.pipeline == "chain_join1"
+    assert [(pair.left, pair.right) for pair in pipeline.join.keys] == [("left_k", "k")]
+    assert pipeline.select == {"k": "left_left_k"}
 
 
 def test_import_without_a_join_names_the_operator(tmp_path, capsys):

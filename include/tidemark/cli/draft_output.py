@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,27 +37,38 @@ def split_option(option: str, text: str) -> tuple[str, str]:
     return name, value
 
 
-def write_draft(draft: Draft, command: str, output: Path | None, *, replaces_file: bool = False) -> None:
-    """Write a draft as a pipeline file, and print its path and what it lacks.
+def write_drafts(drafts: Sequence[Draft], command: str, output: Path | None, *, replaces_file: bool = False) -> None:
+    """Write drafts as pipeline files, and print their paths and what they lack.
 
     Args:
-        draft: The draft.
-        command: Command that writes the file, with its arguments.
-        output: File to write. Default: the name of the pipeline, in the working directory.
-        replaces_file: Replace an existing file.
+        drafts: The drafts: one, or those of a chain.
+        command: Command that writes the files, with its arguments.
+        output: File of the only draft. Default: the name of the pipeline, in the working directory.
+        replaces_file: Replace existing files.
 
     Raises:
-        UserError: The file exists, or cannot be written.
+        UserError: A file exists, or cannot be written.
     """
-    path = output or Path(f"{draft.get_content()['name']}.yaml")
-    _write_file(path, format_pipeline_file(draft, command), replaces_file=replaces_file)
-    value = {
+    draft_by_path = {output or Path(f"{draft.get_content()['name']}.yaml"): draft for draft in drafts}
+    if not replaces_file:
+        _require_no_file(draft_by_path)
+    for path, draft in draft_by_path.items():
+        _write_file(path, format_pipeline_file(draft, command))
+    values = [_describe(draft, path) for path, draft in draft_by_path.items()]
+    print_result(
+        values if values[1:] else values[0],
+        lambda: Text("\n").join(_render(draft, path) for path, draft in draft_by_path.items()),
+        soft_wrap=True,
+    )
+
+
+def _describe(draft: Draft, path: Path) -> dict[str, Any]:
+    return {
         "file": str(path),
         "join": draft.title,
         "open_settings": draft.list_open_settings(),
         "omissions": [{"subject": omission.subject, "reason": omission.reason} for omission in draft.omissions],
     }
-    print_result(value, lambda: _render(draft, path), soft_wrap=True)
 
 
 def _parse_value(text: str) -> Any:
@@ -67,12 +78,15 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def _write_file(path: Path, text: str, *, replaces_file: bool) -> None:
+def _require_no_file(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.exists():
+            raise UserError(f"{path} exists already. Remove it, or choose another file with --output.")
+
+
+def _write_file(path: Path, text: str) -> None:
     try:
-        with path.open("w" if replaces_file else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UserError(f"{path} exists already. Remove it, or choose another file with --output.") from None
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"{path} cannot be written: {os.strerror(error.errno or 0)}. Choose a file with --output."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidemark.cli.common import get_lake_root
+from tidemark.errors import UserError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +24,10 @@ def import_(
         ),
     ],
     join: Annotated[
-        int | None, typer.Option("--join", metavar="N", help="Number of the join, from 1. [default: the only join]")
+        int | None,
+        typer.Option(
+            "--join", metavar="N", help="Number of the join, from 1. [default: the only one, or a whole chain]"
+        ),
     ] = None,
     name: Annotated[
         str | None,
@@ -66,9 +71,9 @@ def import_(
     Example: `tidemark import plan.json --left-table orders --right-table shipments --arrival received_at`
     """
     # Imported only here, so that other commands start sooner.
-    from tidemark.cli.draft_output import parse_settings, split_option, write_draft  # noqa: PLC0415
+    from tidemark.cli.draft_output import parse_settings, split_option, write_drafts  # noqa: PLC0415
     from tidemark.importing.draft_completion import ImportOptions, create_draft, get_checkpoint  # noqa: PLC0415
-    from tidemark.importing.sources import import_join  # noqa: PLC0415
+    from tidemark.importing.sources import import_joins  # noqa: PLC0415
     from tidemark.importing.spark_checkpoint import read_checkpoint_start  # noqa: PLC0415
 
     checkpoint = get_checkpoint(arrival)
@@ -76,7 +81,7 @@ def import_(
     job_settings = dict(split_option("--conf", text) for text in conf or ())
     if first_batch:
         job_settings = {**first_batch.settings, **job_settings}
-    stream_join = import_join(source, join, job_settings, _start_session)
+    stream_joins = import_joins(source, join, job_settings, _start_session)
     options = ImportOptions(
         name=name or "",
         lake=get_lake_root(),
@@ -88,7 +93,14 @@ def import_(
         first_batch=first_batch.time if first_batch else None,
         overrides=parse_settings(settings),
     )
-    write_draft(create_draft(stream_join, options), f"tidemark import {source}", output)
+    if len(stream_joins) > 1 and (options.left_table or options.right_table or options.overrides or output):
+        raise UserError(
+            f"{source} is a chain of {len(stream_joins)} joins, each with a file. Pass --join N with --left-table, "
+            "--right-table, --set or --output."
+        )
+    *upstreams, last = stream_joins
+    drafts = [create_draft(upstream, replace(options, name="")) for upstream in upstreams]
+    write_drafts([*drafts, create_draft(last, options)], f"tidemark import {source}", output)
 
 
 def _start_session() -> SparkSession:

@@ -65,7 +65,7 @@ def init(
     Example: `tidemark init orders shipments --lower '0 s' --upper '4 hours'`
     """
     # Imported only here, so that other commands start sooner.
-    from tidemark.cli.draft_output import parse_settings, write_draft  # noqa: PLC0415
+    from tidemark.cli.draft_output import parse_settings, write_drafts  # noqa: PLC0415
     from tidemark.cli.terminal_decisions import TerminalDecisions, is_terminal  # noqa: PLC0415
     from tidemark.importing.choice import Defaults  # noqa: PLC0415
     from tidemark.importing.table_join import TableJoinOptions, propose_draft  # noqa: PLC0415
@@ -91,4 +91,6 @@ def init(
     samples = {side: read_sample(lake, table, limits) for side, table in zip(SIDES, (left, right), strict=True)}
     has_terminal = is_terminal() and not get_global_options().as_json
     draft = propose_draft(samples, options, TerminalDecisions() if has_terminal else Defaults())
-    write_draft(draft, f"tidemark init {shlex.quote(left)} {shlex.quote(right)}", output, replaces_file=replaces_file)
+    write_drafts(
+        [draft], f"tidemark init {shlex.quote(left)} {shlex.quote(right)}", output, replaces_file=replaces_file
+    )

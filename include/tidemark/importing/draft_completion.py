@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tidemark.config.loader import PLACEHOLDER, explain_validation_error
+from tidemark.config.output_stream import parse_input, to_input
 from tidemark.config.pipeline import Pipeline
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, from_micros, parse_duration, to_micros
@@ -78,7 +79,7 @@ def create_draft(join: StreamJoin, options: ImportOptions) -> Draft:
         _override(settings, name, value)
     omissions = [item for item in join.omissions if not _is_settled(item.subject, settings)]
     draft = Draft(join.title, settings, omissions, join.notes)
-    _check(draft)
+    _check(draft, join, options)
     return draft
 
 
@@ -108,6 +109,13 @@ def to_pipeline_name(text: str) -> str:
 def _complete_input(
     side: SideName, source: StreamInput, table: str | None, options: ImportOptions, *, on_arrival: bool
 ) -> Section:
+    if source.join and table:
+        raise ImportRefusedError(
+            f"the {side} input is the output of another join ({source.join.title}). Leave out --{side}-table."
+        )
+    if source.join:
+        name = Setting(to_pipeline_name(source.join.name), source.join.title)
+        return {"pipeline": name, **source.settings}
     settings: Section = {"table": _create_table(side, source, table, options.lake)}
     if event_time := source.settings.get("event_time"):
         settings["event_time"] = event_time
@@ -201,8 +209,8 @@ def _override(settings: Section, name: str, value: Any) -> None:
     section[last] = Setting(value, "--set")
 
 
-def _check(draft: Draft) -> None:
-    """Check that the file is valid once its open settings are filled in.
+def _check(draft: Draft, join: StreamJoin, options: ImportOptions) -> Pipeline:
+    """Check that the file is valid once its open settings are filled in, and return the pipeline.
 
     Raises:
         ImportRefusedError: It is not.
@@ -211,7 +219,15 @@ def _check(draft: Draft) -> None:
     for name, setting in list(flatten(settings)):
         if setting.is_open:
             _override(settings, name, _EXAMPLES.get(name, "example"))
+    content = Draft("", settings).get_content()
     try:
-        Pipeline.model_validate(Draft("", settings).get_content())
+        for side, source in join.inputs.items():
+            if source.join:
+                other = replace(options, name="", left_table=None, right_table=None, overrides={})
+                upstream = _check(create_draft(source.join, other), source.join, other)
+                content[side] = to_input(parse_input(content[side]), upstream)
+        return Pipeline.model_validate(content)
     except ValidationError as error:
         raise ImportRefusedError(f"the pipeline file would not be valid: {explain_validation_error(error)}") from None
+    except ValueError as error:
+        raise ImportRefusedError(f"the pipeline file would not be valid: {error}") from None

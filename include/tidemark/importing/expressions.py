@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -71,6 +71,16 @@ def walk(expression: Expression) -> Iterator[Expression]:
     if isinstance(expression, Call):
         for operand in expression.operands:
             yield from walk(operand)
+
+
+def transform_columns(expression: Expression, transform: Callable[[Column | WindowColumn], Expression]) -> Expression:
+    """Replace the columns of an expression."""
+    match expression:
+        case Column() | WindowColumn():
+            return transform(expression)
+        case Call(operands=operands):
+            return replace(expression, operands=tuple(transform_columns(each, transform) for each in operands))
+    return expression
 
 
 def list_conjuncts(expression: Expression | None) -> Iterator[Expression]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tidemark.config.sides import SideName
+from tidemark.config.sides import SIDES, SideName
 from tidemark.errors import ImportRefusedError
-from tidemark.importing.expressions import Call, Column, Expression, Interval, WindowColumn
+from tidemark.importing.expressions import Call, Column, Expression, Interval, WindowColumn, transform_columns
 from tidemark.importing.flink_expressions import format_type, list_fields, parse_expression
 from tidemark.importing.flink_plan import FlinkPlan, PlanNode
 
@@ -17,9 +17,8 @@ _DEFAULT_DATABASE = "default_catalog.default_database."
 _METADATA_PREFIX = "$metadata$"
 _PASSED = ("exchange", "drop-update-before")
 """Nodes that neither change nor remove rows of an append-only table."""
+_ONE_SIDED = ("SEMI", "ANTI")
 _RESULTS = {
-    "interval-join": "another join",
-    "window-join": "another join",
     "join": "another join",
     "multi-join": "another join",
     "lookup-join": "another join",
@@ -75,6 +74,13 @@ class PlanInput:
     """Columns by which session windows are partitioned."""
     mini_batch_node: PlanNode | None = None
     """Operator that delays watermarks to the ends of mini-batches."""
+    sides_by_time: Mapping[Expression, SideName] = field(default_factory=dict)
+    """Event times of another join's output, with the side of that join; empty for rows of a table."""
+
+    @property
+    def join_node(self) -> PlanNode | None:
+        """The join whose output the rows are; None for rows of a table."""
+        return self.source if self.source.is_join else None
 
     @property
     def short_name(self) -> str:
@@ -83,21 +89,79 @@ class PlanInput:
 
 
 def trace_input(plan: FlinkPlan, node: PlanNode, side: SideName) -> PlanInput:
-    """Trace the rows of a node to the table that they come from.
+    """Trace the rows of a node to the table or the join that they come from.
 
     Raises:
-        ImportRefusedError: The rows are not rows of one table.
+        ImportRefusedError: The rows are not rows of one table or of one join.
     """
     if node.kind == "table-source-scan":
         return _read_scan(node, side)
+    if node.is_join:
+        return _read_join(plan, node)
     if node.kind in _RESULTS or len(node.input_ids) != 1 or node.kind not in _STEPS:
         what = _RESULTS.get(node.kind, "an aggregate" if "aggregate" in node.kind else "the result of an operator")
         raise ImportRefusedError(
-            f"the {side} input of the join is {what} ({node.label}), not the rows of a table. Write its result to a "
-            "table, and join that."
+            f"the {side} input of the join is {what} ({node.label}), not the rows of a table or of a join. Write its "
+            "result to a table, and join that."
         )
     [source] = plan.get_inputs(node)
     return _STEPS[node.kind](node, trace_input(plan, source, side), side)
+
+
+def trace_inputs(plan: FlinkPlan, node: PlanNode) -> dict[SideName, PlanInput]:
+    """Trace both inputs of a join."""
+    sources = zip(SIDES, plan.get_inputs(node), strict=True)
+    return {side: trace_input(plan, source, side) for side, source in sources}
+
+
+def find_join_time(node: PlanNode, side: SideName, rows: PlanInput) -> Expression:
+    """Return the column with the time by which a join joins an input: an event time, or the start of a window."""
+    if node.kind == "interval-join":
+        return rows.columns[node.content["intervalJoinSpec"]["windowBounds"][f"{side}TimeIndex"]]
+    return rows.window_time or rows.columns[node.content[f"{side}Windowing"]["windowStart"]]
+
+
+def _read_join(plan: FlinkPlan, node: PlanNode) -> PlanInput:
+    """Read the output of a join, with the columns of a pipeline's emissions.
+
+    Raises:
+        ImportRefusedError: The join has the rows of one side only.
+    """
+    if node.join_spec["joinType"] in _ONE_SIDED:
+        raise ImportRefusedError(
+            f"the {node.label}, is before another join, which a pipeline does not support. Join its input instead."
+        )
+    columns: list[Expression] = []
+    sides_by_time: dict[Expression, SideName] = {}
+    for side, rows in trace_inputs(plan, node).items():
+        time = find_join_time(node, side, rows)
+        columns += [_to_output_column(column, side, time) for column in rows.columns]
+        if node.kind == "interval-join":
+            sides_by_time[_to_output_column(time, side, time)] = side
+        else:
+            sides_by_time |= {WindowColumn(name, side): side for name in _WINDOW_COLUMNS}
+    window = node.content["leftWindowing"]["window"] if node.kind == "window-join" else None
+    return PlanInput(node.label, {}, tuple(columns), node, window=window, sides_by_time=sides_by_time)
+
+
+def _to_output_column(expression: Expression, side: SideName, time: Expression) -> Expression:
+    """Return a column of an input as the emissions have it, with the side in its name.
+
+    Args:
+        expression: The column.
+        side: Side of the input.
+        time: The time by which the input is joined.
+    """
+
+    def rename(column: Column | WindowColumn) -> Expression:
+        if isinstance(column, Column):
+            return replace(column, path=(f"{side}_{column.path[0]}", *column.path[1:]))
+        if column.side and isinstance(time, WindowColumn) and column.side != time.side:
+            # Window of the other side of an earlier join: null in padded rows, and not that of this join.
+            return WindowColumn(f"{column.side}_{column.name}", side)
+        return replace(column, side=side)
+
+    return transform_columns(expression, rename)
 
 
 def _read_scan(node: PlanNode, side: SideName) -> PlanInput:

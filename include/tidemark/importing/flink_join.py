@@ -13,12 +13,12 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration
 from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Omission, Section, Setting
-from tidemark.importing.expressions import Call, Column, Expression, Literal, WindowColumn, list_conjuncts
+from tidemark.importing.expressions import Call, Column, Expression, Literal, list_conjuncts, transform_columns
 from tidemark.importing.flink_durations import parse_flink_setting, parse_iso_duration
 from tidemark.importing.flink_expression_sql import get_type_root, to_sql
 from tidemark.importing.flink_expressions import parse_expression
-from tidemark.importing.flink_input import PlanInput, trace_input
-from tidemark.importing.flink_output import read_output
+from tidemark.importing.flink_input import PlanInput, find_join_time, trace_inputs
+from tidemark.importing.flink_output import JoinOutput, read_output
 from tidemark.importing.flink_plan import FlinkPlan, PlanNode
 from tidemark.importing.stream_join import StreamInput, StreamJoin
 from tidemark.importing.written_expressions import write_conjunction, write_key
@@ -53,15 +53,14 @@ def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> Stre
     Raises:
         ImportRefusedError: A pipeline cannot express the join.
     """
-    inputs: dict[SideName, PlanInput] = {
-        side: trace_input(plan, source, side) for side, source in zip(SIDES, plan.get_inputs(node), strict=True)
-    }
+    inputs = trace_inputs(plan, node)
     for side, rows in inputs.items():
         _check_append_only(side, rows, job)
-    spec = node.content.get("joinSpec") or node.content["intervalJoinSpec"]["joinSpec"]
+    spec = node.join_spec
     is_interval = node.kind == "interval-join"
     pair = _get_pair_columns(inputs)
-    output = read_output(plan, node, pair, inner=spec["joinType"] == "INNER")
+    is_last = not any(plan.list_next_joins(node))
+    output = read_output(plan, node, pair, inner=spec["joinType"] == "INNER") if is_last else JoinOutput()
     conditions = [*list_conjuncts(_parse_condition(spec, pair)), *output.conditions]
     join: Section = {
         "type": Setting(str(spec["joinType"]).lower(), f"joinType {spec['joinType']}"),
@@ -77,13 +76,21 @@ def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> Stre
         top_level["flink_version"] = Setting(plan.version, "flinkVersion of the plan")
     if not is_interval:
         top_level |= _read_time_zone(node, job)
-    sinks = [sink for sink in map(_get_sink_name, plan.find_sinks(node)) if sink]
+    if not is_last:
+        reader = next(plan.list_next_joins(node))
+        top_level["output_stream"] = Setting(value=True, origin=f"node {reader.node_id} reads it")
+    name, name_origin = _get_name(plan, node, job)
     return StreamJoin(
         title=f"{node.label}: {inputs['left'].short_name} with {inputs['right'].short_name}",
-        name=sinks[0] if sinks else job.name,
-        name_origin="output table of the job" if sinks else "name of the file",
+        name=name,
+        name_origin=name_origin,
         dialect=Setting("flink-sql", "the plan is of Flink SQL"),
-        inputs={side: _read_input(side, rows, job, is_event_time=is_event_time) for side, rows in inputs.items()},
+        inputs={
+            side: _read_input(side, rows, job, is_event_time=is_event_time)
+            if rows.join_node is None
+            else _read_join_input(plan, node, side, rows, job)
+            for side, rows in inputs.items()
+        },
         join=join,
         top_level=top_level,
         select=output.select,
@@ -91,17 +98,37 @@ def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> Stre
     )
 
 
+def _get_name(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> tuple[str, str]:
+    """Return the name of a join's result, and the place of the name. Before another join it ends with a number."""
+    sinks = [sink for sink in map(_get_sink_name, plan.find_sinks(node)) if sink]
+    name, origin = (sinks[0], "output table of the job") if sinks else (job.name, "name of the file")
+    if any(plan.list_next_joins(node)):
+        number = plan.list_joins().index(node) + 1
+        return f"{name}_join{number}", f"{origin}, and the number of the join"
+    return name, origin
+
+
+def _read_join_input(plan: FlinkPlan, node: PlanNode, side: SideName, rows: PlanInput, job: JobSettings) -> StreamInput:
+    """Read an input that is the output of another join."""
+    assert rows.join_node, "only for the output of a join"
+    time = find_join_time(node, side, rows)
+    if (upstream_side := rows.sides_by_time.get(time)) is None:
+        raise ImportRefusedError(
+            f"the time of the {side} input is not an event time of the {rows.join_node.label}. Join on the rowtime "
+            "attribute, or on the windows, of one of its inputs."
+        )
+    origin = f"the {upstream_side} time of node {rows.join_node.node_id}"
+    settings: Section = {"event_time": Setting(upstream_side, origin)}
+    settings |= _read_filters(side, rows, has_watermark=True)
+    return StreamInput(rows.short_name, settings, join=import_flink_join(plan, rows.join_node, job))
+
+
 def _get_pair_columns(inputs: Mapping[SideName, PlanInput]) -> list[Expression]:
-    return [_with_side(column, side) for side, rows in inputs.items() for column in rows.columns]
-
-
-def _with_side(expression: Expression, side: SideName) -> Expression:
-    match expression:
-        case Column() | WindowColumn():
-            return replace(expression, side=side)
-        case Call(operands=operands):
-            return replace(expression, operands=tuple(_with_side(operand, side) for operand in operands))
-    return expression
+    return [
+        transform_columns(column, lambda part, side=side: replace(part, side=side))
+        for side, rows in inputs.items()
+        for column in rows.columns
+    ]
 
 
 def _parse_condition(spec: Mapping[str, Any], pair: list[Expression]) -> Expression | None:
@@ -132,7 +159,7 @@ def _read_interval(node: PlanNode, inputs: Mapping[SideName, PlanInput], job: Jo
     bounds = node.content["intervalJoinSpec"]["windowBounds"]
     for side, rows in inputs.items():
         time = rows.columns[bounds[f"{side}TimeIndex"]]
-        if bounds["isEventTime"]:
+        if bounds["isEventTime"] and rows.join_node is None:
             _check_event_time(side, rows, time)
     lower, upper = (timedelta(milliseconds=-bounds[name]) for name in ("leftUpperBound", "leftLowerBound"))
     settings: Section = {
@@ -180,7 +207,8 @@ def _read_windows(node: PlanNode, spec: Mapping[str, Any], inputs: Mapping[SideN
                 f"the windows of the {side} input are not those of a window function over {rows.table} ({node.label}). "
                 "Apply TUMBLE, HOP, CUMULATE or SESSION to the table."
             )
-        _check_event_time(side, rows, rows.window_time)
+        if rows.join_node is None:
+            _check_event_time(side, rows, rows.window_time)
         keys = [rows.columns[key] for key in spec[f"{side}Keys"]]
         _check_session_keys(side, rows, keys)
     settings = _read_window(window)
@@ -195,8 +223,8 @@ def _read_windows(node: PlanNode, spec: Mapping[str, Any], inputs: Mapping[SideN
 
 
 def _check_session_keys(side: SideName, rows: PlanInput, keys: list[Expression]) -> None:
-    assert rows.window is not None and rows.window_node is not None, "checked by _read_windows"  # noqa: PT018
-    if rows.window["type"] != "SessionWindow":
+    assert rows.window is not None, "checked by _read_windows"
+    if rows.window["type"] != "SessionWindow" or rows.window_node is None:
         return
     if set(rows.session_keys) != set(keys):
         raise ImportRefusedError(

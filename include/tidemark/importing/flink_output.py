@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Omission, Section
@@ -22,11 +22,11 @@ _WINDOW_COLUMNS = ("window_start", "window_end")
 class JoinOutput:
     """Use of a join's rows."""
 
-    select: Section
+    select: Section = field(default_factory=dict)
     """Output columns; empty for all."""
-    conditions: tuple[Expression, ...]
+    conditions: tuple[Expression, ...] = ()
     """Conditions after an inner join, which are equal to conditions of the join."""
-    omissions: tuple[Omission, ...]
+    omissions: tuple[Omission, ...] = ()
 
 
 def read_output(plan: FlinkPlan, node: PlanNode, pair: Sequence[Expression], *, inner: bool) -> JoinOutput:

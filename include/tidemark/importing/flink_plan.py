@@ -33,9 +33,19 @@ class PlanNode:
     input_ids: tuple[int, ...]
 
     @property
+    def is_join(self) -> bool:
+        """True for an interval join or a window join."""
+        return self.kind in _SUPPORTED
+
+    @property
+    def join_spec(self) -> dict[str, Any]:
+        """Type, keys and condition of a join; empty for another operator."""
+        return self.content.get("joinSpec") or (self.content.get("intervalJoinSpec") or {}).get("joinSpec") or {}
+
+    @property
     def label(self) -> str:
         """Name of the operator, join type and number."""
-        spec = self.content.get("joinSpec") or (self.content.get("intervalJoinSpec") or {}).get("joinSpec") or {}
+        spec = self.join_spec
         join_type = f"{str(spec['joinType']).lower()} " if "joinType" in spec else ""
         return f"{join_type}{self.kind.replace('-', ' ')}, node {self.node_id}"
 
@@ -68,7 +78,15 @@ class FlinkPlan:
 
     def list_joins(self) -> list[PlanNode]:
         """List the interval and window joins, in the order of the plan."""
-        return [node for node in self.nodes.values() if node.kind in _SUPPORTED]
+        return [node for node in self.nodes.values() if node.is_join]
+
+    def list_next_joins(self, node: PlanNode) -> Iterator[PlanNode]:
+        """Yield the interval and window joins that a node's rows reach without another one between."""
+        for consumer in self.list_consumers(node):
+            if consumer.is_join:
+                yield consumer
+            else:
+                yield from self.list_next_joins(consumer)
 
     def find_sinks(self, node: PlanNode) -> Iterator[PlanNode]:
         """Yield the sinks that a node's rows reach."""

@@ -22,14 +22,14 @@ _PLAN_SUFFIX, _SQL_SUFFIX = ".json", ".sql"
 _MAX_BYTES = 50_000_000
 
 
-def import_join(
+def import_joins(
     source: str, number: int | None, settings: Mapping[str, str], start_session: Callable[[], SparkSession]
-) -> StreamJoin:
-    """Import a join.
+) -> list[StreamJoin]:
+    """Import a join, or all joins of a chain, each after those whose output it reads.
 
     Args:
         source: Path of a compiled plan (.json) or of a script of Flink SQL (.sql), or MODULE:FUNCTION of a Spark query.
-        number: Number of the join, from 1, in the order of the plan; None if it is the only one.
+        number: Number of the join, from 1, in the order of the plan; None for the only one, or for all of a chain.
         settings: Settings of the job, in addition to those of the plan or script.
         start_session: Starts a Spark session, for a Spark query.
 
@@ -38,12 +38,16 @@ def import_join(
         ImportRefusedError: A pipeline cannot express the join.
     """
     if Path(source).suffix == _PLAN_SUFFIX:
-        return import_compiled_plan(Path(source), number, settings)
+        return _list_imported(import_compiled_plan(Path(source), number, settings), number)
     if Path(source).suffix == _SQL_SUFFIX:
-        return import_flink_sql(Path(source), number, settings)
+        return _list_imported(import_flink_sql(Path(source), number, settings), number)
     if ":" in source:
-        return import_spark_query(start_session(), source, number, settings)
+        return [import_spark_query(start_session(), source, number, settings)]
     raise UserError(f"{source} cannot be imported. Give a compiled plan (.json), a script (.sql) or MODULE:FUNCTION.")
+
+
+def _list_imported(join: StreamJoin, number: int | None) -> list[StreamJoin]:
+    return list(join.list_chain()) if number is None else [join]
 
 
 def import_compiled_plan(path: Path, number: int | None, settings: Mapping[str, str]) -> StreamJoin:
@@ -51,7 +55,7 @@ def import_compiled_plan(path: Path, number: int | None, settings: Mapping[str, 
 
     Args:
         path: The JSON file.
-        number: Number of the join, from 1, in the order of the plan; None if it is the only one.
+        number: Number of the join, from 1, in the order of the plan; None for the only one, or for the last of a chain.
         settings: Flink settings of the job.
 
     Raises:
@@ -69,7 +73,7 @@ def import_flink_sql(path: Path, number: int | None, settings: Mapping[str, str]
 
     Args:
         path: The script.
-        number: Number of the join, from 1, in the order of the queries; None if it is the only one.
+        number: Number of the join, from 1, in the order of the queries; None for the only one, or the last of a chain.
         settings: Flink settings of the job, in addition to SET statements.
 
     Raises:
@@ -136,13 +140,16 @@ def import_spark_query(spark: SparkSession, source: str, number: int | None, set
 def _choose_join(
     joins: list[tuple[FlinkPlan, PlanNode]], plans: list[FlinkPlan], number: int | None
 ) -> tuple[FlinkPlan, PlanNode]:
-    """Choose a join of Flink's plans by its number.
+    """Choose a join of Flink's plans by its number. Without one it is the only join, or the last of the only chain.
 
     Raises:
         ImportRefusedError: There is none, or the number does not choose one.
     """
     if not joins:
         raise ImportRefusedError(plans[0].explain_missing_join() if plans else "there is no query. Add an INSERT.")
+    last = [(plan, node) for plan, node in joins if not any(plan.list_next_joins(node))]
+    if number is None and len(last) == 1:
+        return last[0]
     return choose_join(joins, number, lambda join: join[1].label)
 
 

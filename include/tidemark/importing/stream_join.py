@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -27,6 +27,8 @@ class StreamInput:
     """Path of the Delta table that the stream reads; empty for another source."""
     checkpoint_settings: Section = field(default_factory=dict)
     """Settings of the arrival that a checkpoint lacks."""
+    join: StreamJoin | None = None
+    """The join whose output the input is; None for a table."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,13 @@ class StreamJoin:
     """Settings of the slices that are known, in place of defaults."""
     notes: tuple[str, ...] = ()
     """Lines for the head of the file."""
+
+    def list_chain(self) -> Iterator[StreamJoin]:
+        """Yield the joins whose output this join reads, each after those that it reads, and then this join."""
+        for source in self.inputs.values():
+            if source.join:
+                yield from source.join.list_chain()
+        yield self
 
 
 def choose_join(joins: Sequence[T], number: int | None, describe: Callable[[T], str]) -> T:
