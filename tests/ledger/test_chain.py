@@ -19,6 +19,7 @@ from tidemark.planning.request import Request
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 ROW = "k string, happened timestamp, arrived timestamp, v int"
+PROMISE = "A reprocess of a pipeline reruns only the slices of the next join whose input has changed."
 SCHEDULES = int(os.environ.get("TIDEMARK_CHAIN_SCHEDULES", "1"))
 SLICES = 4
 
@@ -96,6 +97,7 @@ def chain(spark, lake, tmp_path, monkeypatch):
     return lambda output="", join_type="left", **settings: Chain(spark, lake, tmp_path, join_type, output, **settings)
 
 
+@pytest.mark.promise(PROMISE)
 def test_run_chain_in_slices_and_in_one_job_emits_same_rows_and_reprocess_ripples(chain, write):
     write("a", create_rows(1000, range(120), late={35, 36, 70}), ROW)
     write("b", [*create_rows(2000, range(0, 120, 2), late={50}), ("a", at(20), at(20, 30), None)], ROW)
