@@ -17,7 +17,8 @@ from tidemark.config import load_pipeline
 from tidemark.errors import ImportRefusedError, PipelineFileError
 from tidemark.importing import flink_planner
 from tidemark.importing.draft_completion import ImportOptions, create_draft
-from tidemark.importing.flink_join import CLEANUP, IDLE_TIMEOUT, TIME_ZONE
+from tidemark.importing.flink_bounds import CLEANUP, TIME_ZONE
+from tidemark.importing.flink_join import IDLE_TIMEOUT
 from tidemark.importing.flink_plan import create_plan
 from tidemark.importing.sources import import_compiled_plan
 
@@ -231,7 +232,7 @@ def test_import_of_the_first_join_of_a_chain_writes_its_output_stream(import_scr
     pipeline = import_script("refused", "--join", "2")
 
     assert pipeline.output_stream
-    assert pipeline.name == "refused_join1"
+    assert pipeline.name == "refused_join2"
 
 
 def test_import_of_a_chain_writes_a_file_per_join(tmp_path, capsys):
@@ -251,6 +252,47 @@ def test_import_of_a_chain_writes_a_file_per_join(tmp_path, capsys):
     assert pipeline.left.upstream.pipeline == "chain_join1"
     assert [(pair.left, pair.right) for pair in pipeline.join.keys] == [("left_k", "k")]
     assert pipeline.select == {"k": "left_left_k"}
+
+
+CHAINS = {
+    1: {"output_stream": True},
+    2: {"left": ("chains_join1", "right"), "keys": [("left_k", "k")]},
+    4: {"left": ("chains_join3", "left"), "keys": [("right_k", "k")]},
+    6: {"left": ("chains_join5", "right"), "keys": [("left_k", "k")]},
+    8: {"left": ("chains_join7", "left"), "keys": [("left_k", "k")]},
+    11: {"left": ("chains_join9", "left"), "right": ("chains_join10", "right"), "keys": [("left_k", "left_k")]},
+    13: {"left": ("chains_join12", "left"), "keys": [("left_k", "k")], "output_stream": True},
+    14: {"left": ("chains_join13", "left"), "keys": [("left_left_k", "k")]},
+    15: {},
+}
+"""Joins by number: the pipeline and the side whose time an input keeps, the keys, and if another join reads it."""
+
+
+@pytest.mark.parametrize("number", CHAINS)
+def test_import_of_a_chained_join_reads_the_output_of_the_first_one(number, tmp_path):
+    (tmp_path / "chains.sql").write_text(SCRIPTS["chains"])
+    expected = CHAINS[number]
+
+    options = ["--arrival", "received_at", "--start", "2024-01-01T00:00Z", "--output", "j.yaml"]
+    assert main(["import", "chains.sql", "--join", str(number), *options]) == 0
+
+    content = yaml.safe_load((tmp_path / "j.yaml").read_text())
+    for side in ("left", "right"):
+        pipeline, time = expected.get(side, (None, None))
+        assert content[side].get("pipeline") == pipeline
+        assert content[side]["event_time"] == (time or "ts")
+    pairs = [(key, key) if isinstance(key, str) else (key["left"], key["right"]) for key in content["join"]["keys"]]
+    assert pairs == expected.get("keys", [("k", "k")])
+    assert content.get("output_stream", False) == expected.get("output_stream", False)
+
+
+def test_import_of_a_chain_that_cannot_be_one_is_refused(tmp_path, capsys):
+    (tmp_path / "chains.sql").write_text(SCRIPTS["chains"])
+
+    assert main(["import", "chains.sql", "--join", "16"]) == 2
+    assert "the semi window join, node 128, is before another join" in capsys.readouterr().err
+    assert main(["import", "chains.sql", "--join", "2", "--arrival", "kafka:received_at"]) == 2
+    assert "node 8: a with b: The next join cannot read the output: left.partition is not" in capsys.readouterr().err
 
 
 def test_import_without_a_join_names_the_operator(tmp_path, capsys):

@@ -75,7 +75,7 @@ def command_lineage(file: Path | str, lake: str, arguments: Iterable[str]) -> Li
     )
 
 
-def _list_written_tables(pipeline: Pipeline, lake: str, names: Sequence[str]) -> list[str]:
+def _list_written_tables(pipeline: Pipeline, lake: str, names: Sequence[str]) -> list[tuple[str, str]]:
     """Return the names of tables of a pipeline, with the output stream if it has one and others are written."""
     optional = [OUTPUT_STREAM] if names and pipeline.output_stream else []
     return [_table_dataset_name(pipeline, lake, name) for name in (*names, *optional)]

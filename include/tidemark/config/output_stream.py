@@ -117,7 +117,7 @@ def check_chain(pipeline: Pipeline) -> None:
     Raises:
         ValueError: A join or a setting is not supported in a chain.
     """
-    for problem in _find_output_problems(pipeline) if pipeline.output_stream else ():
+    for problem in find_output_problems(pipeline) if pipeline.output_stream else ():
         raise ValueError(f"output_stream: {problem}")
     for side, upstream in pipeline.upstreams.items():
         for problem in _find_upstream_problems(pipeline, upstream):
@@ -133,7 +133,8 @@ def _find_input_problems(fields: PipelineInput, upstream: Pipeline) -> Iterator[
         yield "event_time: rows of flink-datastream have one event time, that of the emission. Remove it."
 
 
-def _find_output_problems(pipeline: Pipeline) -> Iterator[str]:
+def find_output_problems(pipeline: Pipeline) -> Iterator[str]:
+    """Yield the reasons why a pipeline cannot write an output stream."""
     join = pipeline.join
     if pipeline.dialect == "spark":
         yield "dialect spark is not supported in a chain: its rules are not known. Remove it."

@@ -13,12 +13,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from tidemark.config.loader import PLACEHOLDER, explain_validation_error
-from tidemark.config.output_stream import parse_input, to_input
+from tidemark.config.output_stream import OUTPUT_STREAM, find_output_problems, parse_input, to_input
 from tidemark.config.pipeline import Pipeline
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, from_micros, parse_duration, to_micros
 from tidemark.errors import ImportRefusedError
-from tidemark.importing.draft import Draft, Section, Setting, flatten
+from tidemark.importing.draft import Draft, Omission, Section, Setting, flatten
 from tidemark.importing.stream_join import StreamInput, StreamJoin
 
 DEFAULT_SLICE = "1 hour"
@@ -78,8 +78,14 @@ def create_draft(join: StreamJoin, options: ImportOptions) -> Draft:
     for name, value in options.overrides.items():
         _override(settings, name, value)
     omissions = [item for item in join.omissions if not _is_settled(item.subject, settings)]
+    stream = settings.pop(OUTPUT_STREAM, None)
     draft = Draft(join.title, settings, omissions, join.notes)
-    _check(draft, join, options)
+    pipeline = _check(draft, join, options)
+    if isinstance(stream, Setting):
+        if reason := next(find_output_problems(pipeline), None):
+            omissions.append(Omission(OUTPUT_STREAM, f"The next join cannot read the output: {reason}"))
+        else:
+            settings[OUTPUT_STREAM] = stream
     return draft
 
 
@@ -209,6 +215,20 @@ def _override(settings: Section, name: str, value: Any) -> None:
     section[last] = Setting(value, "--set")
 
 
+def _create_upstream(join: StreamJoin, options: ImportOptions) -> Pipeline:
+    """Create the pipeline of a join whose output another join reads.
+
+    Raises:
+        ImportRefusedError: The join has no output that another join can read.
+    """
+    common = replace(options, name="", left_table=None, right_table=None, overrides={})
+    draft = create_draft(join, common)
+    for omission in draft.omissions:
+        if omission.subject == OUTPUT_STREAM:
+            raise ImportRefusedError(f"{join.title}: {omission.reason}")
+    return _check(draft, join, common)
+
+
 def _check(draft: Draft, join: StreamJoin, options: ImportOptions) -> Pipeline:
     """Check that the file is valid once its open settings are filled in, and return the pipeline.
 
@@ -223,8 +243,7 @@ def _check(draft: Draft, join: StreamJoin, options: ImportOptions) -> Pipeline:
     try:
         for side, source in join.inputs.items():
             if source.join:
-                other = replace(options, name="", left_table=None, right_table=None, overrides={})
-                upstream = _check(create_draft(source.join, other), source.join, other)
+                upstream = _create_upstream(source.join, options)
                 content[side] = to_input(parse_input(content[side]), upstream)
         return Pipeline.model_validate(content)
     except ValidationError as error:

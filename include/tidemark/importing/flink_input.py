@@ -17,7 +17,6 @@ _DEFAULT_DATABASE = "default_catalog.default_database."
 _METADATA_PREFIX = "$metadata$"
 _PASSED = ("exchange", "drop-update-before")
 """Nodes that neither change nor remove rows of an append-only table."""
-_ONE_SIDED = ("SEMI", "ANTI")
 _RESULTS = {
     "join": "another join",
     "multi-join": "another join",
@@ -117,8 +116,12 @@ def trace_inputs(plan: FlinkPlan, node: PlanNode) -> dict[SideName, PlanInput]:
 def find_join_time(node: PlanNode, side: SideName, rows: PlanInput) -> Expression:
     """Return the column with the time by which a join joins an input: an event time, or the start of a window."""
     if node.kind == "interval-join":
-        return rows.columns[node.content["intervalJoinSpec"]["windowBounds"][f"{side}TimeIndex"]]
-    return rows.window_time or rows.columns[node.content[f"{side}Windowing"]["windowStart"]]
+        index = node.content["intervalJoinSpec"]["windowBounds"][f"{side}TimeIndex"]
+    elif rows.window_time:
+        return rows.window_time
+    else:
+        index = node.content[f"{side}Windowing"]["windowStart"]
+    return rows.columns[int(index)]
 
 
 def _read_join(plan: FlinkPlan, node: PlanNode) -> PlanInput:
@@ -127,7 +130,7 @@ def _read_join(plan: FlinkPlan, node: PlanNode) -> PlanInput:
     Raises:
         ImportRefusedError: The join has the rows of one side only.
     """
-    if node.join_spec["joinType"] in _ONE_SIDED:
+    if node.is_one_sided:
         raise ImportRefusedError(
             f"the {node.label}, is before another join, which a pipeline does not support. Join its input instead."
         )

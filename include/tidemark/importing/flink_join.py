@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from tidemark.config.loader import PLACEHOLDER
@@ -14,7 +15,8 @@ from tidemark.config.types import format_duration
 from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Omission, Section, Setting
 from tidemark.importing.expressions import Call, Column, Expression, Literal, list_conjuncts, transform_columns
-from tidemark.importing.flink_durations import parse_flink_setting, parse_iso_duration
+from tidemark.importing.flink_bounds import CLEANUP, read_interval, read_time_zone, read_windows
+from tidemark.importing.flink_durations import parse_flink_setting
 from tidemark.importing.flink_expression_sql import get_type_root, to_sql
 from tidemark.importing.flink_expressions import parse_expression
 from tidemark.importing.flink_input import PlanInput, find_join_time, trace_inputs
@@ -23,10 +25,7 @@ from tidemark.importing.flink_plan import FlinkPlan, PlanNode
 from tidemark.importing.stream_join import StreamInput, StreamJoin
 from tidemark.importing.written_expressions import write_conjunction, write_key
 
-CLEANUP = "table.exec.interval-join.min-cleanup-interval"
 IDLE_TIMEOUT = "table.exec.source.idle-timeout"
-TIME_ZONE = "table.local-time-zone"
-_UNSET_TIME_ZONE = "default"
 _EPOCH_UNITS = {0: "s", 3: "ms"}
 _CHANGELOG_CONNECTORS = re.compile(r"upsert-.*|.*-cdc")
 _CHANGELOG_FORMATS = ("debezium", "canal", "maxwell", "ogg")
@@ -45,6 +44,8 @@ class JobSettings:
     """True if the job's own Flink has compiled the plan."""
     name: str = ""
     """Name of the file."""
+    joins_before: int = 0
+    """Number of joins in the plans of earlier queries of the script."""
 
 
 def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> StreamJoin:
@@ -59,13 +60,13 @@ def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> Stre
     spec = node.join_spec
     is_interval = node.kind == "interval-join"
     pair = _get_pair_columns(inputs)
-    is_last = not any(plan.list_next_joins(node))
+    is_last = node.is_one_sided or not any(plan.list_next_joins(node))
     output = read_output(plan, node, pair, inner=spec["joinType"] == "INNER") if is_last else JoinOutput()
     conditions = [*list_conjuncts(_parse_condition(spec, pair)), *output.conditions]
     join: Section = {
         "type": Setting(str(spec["joinType"]).lower(), f"joinType {spec['joinType']}"),
         "keys": _read_keys(spec, inputs),
-        **(_read_interval(node, inputs, job) if is_interval else _read_windows(node, spec, inputs)),
+        **(read_interval(node, inputs, job.settings) if is_interval else read_windows(node, spec, inputs)),
     }
     if conditions:
         condition = write_conjunction(conditions, to_sql, f"the condition of the join ({node.label})")
@@ -75,7 +76,7 @@ def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> Stre
     if job.is_job_plan:
         top_level["flink_version"] = Setting(plan.version, "flinkVersion of the plan")
     if not is_interval:
-        top_level |= _read_time_zone(node, job)
+        top_level |= read_time_zone(node, job.settings)
     if not is_last:
         reader = next(plan.list_next_joins(node))
         top_level["output_stream"] = Setting(value=True, origin=f"node {reader.node_id} reads it")
@@ -103,7 +104,7 @@ def _get_name(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> tuple[str, s
     sinks = [sink for sink in map(_get_sink_name, plan.find_sinks(node)) if sink]
     name, origin = (sinks[0], "output table of the job") if sinks else (job.name, "name of the file")
     if any(plan.list_next_joins(node)):
-        number = plan.list_joins().index(node) + 1
+        number = job.joins_before + plan.list_joins().index(node) + 1
         return f"{name}_join{number}", f"{origin}, and the number of the join"
     return name, origin
 
@@ -125,7 +126,7 @@ def _read_join_input(plan: FlinkPlan, node: PlanNode, side: SideName, rows: Plan
 
 def _get_pair_columns(inputs: Mapping[SideName, PlanInput]) -> list[Expression]:
     return [
-        transform_columns(column, lambda part, side=side: replace(part, side=side))
+        transform_columns(column, partial(replace, side=side))
         for side, rows in inputs.items()
         for column in rows.columns
     ]
@@ -152,134 +153,6 @@ def _read_keys(spec: Mapping[str, Any], inputs: Mapping[SideName, PlanInput]) ->
     if not pairs:
         raise ImportRefusedError("the join has no equal keys, and a pipeline needs one. Join on a column too.")
     return Setting(pairs, "leftKeys and rightKeys")
-
-
-def _read_interval(node: PlanNode, inputs: Mapping[SideName, PlanInput], job: JobSettings) -> Section:
-    """Read bounds of left time - right time, which are bounds of right time - left time with the other sign."""
-    bounds = node.content["intervalJoinSpec"]["windowBounds"]
-    for side, rows in inputs.items():
-        time = rows.columns[bounds[f"{side}TimeIndex"]]
-        if bounds["isEventTime"] and rows.join_node is None:
-            _check_event_time(side, rows, time)
-    lower, upper = (timedelta(milliseconds=-bounds[name]) for name in ("leftUpperBound", "leftLowerBound"))
-    settings: Section = {
-        "interval": {
-            "lower": Setting(
-                format_duration(lower), f"leftUpperBound {bounds['leftUpperBound']} ms, with the other sign"
-            ),
-            "upper": Setting(
-                format_duration(upper), f"leftLowerBound {bounds['leftLowerBound']} ms, with the other sign"
-            ),
-        }
-    }
-    if not bounds["isEventTime"]:
-        settings["time"] = Setting("processing", "isEventTime is false")
-    if cleanup := job.settings.get(CLEANUP):
-        value = format_duration(parse_flink_setting(CLEANUP, cleanup))
-        settings["min_cleanup_interval"] = Setting(value, f"{CLEANUP}: {cleanup}")
-    return settings
-
-
-def _check_event_time(side: SideName, rows: PlanInput, time: Expression | None) -> None:
-    if rows.watermark is None:
-        raise ImportRefusedError(
-            f"the plan has no watermark of the {side} input ({rows.table}). Declare WATERMARK FOR in its table."
-        )
-    if rows.mini_batch_node:
-        raise ImportRefusedError(
-            f"the watermark of the {side} input is delayed to the ends of mini-batches ({rows.mini_batch_node.label}), "
-            "which a pipeline does not reproduce. Switch table.exec.mini-batch.enabled off in the job, or record "
-            "CURRENT_WATERMARK for each row."
-        )
-    if time != rows.watermark.time:
-        raise ImportRefusedError(
-            f"the time of the {side} input in the join is not the time of its watermark ({rows.watermark.node.label}). "
-            "Join on the rowtime attribute of the table."
-        )
-
-
-def _read_windows(node: PlanNode, spec: Mapping[str, Any], inputs: Mapping[SideName, PlanInput]) -> Section:
-    window = node.content["leftWindowing"]["window"]
-    for side, rows in inputs.items():
-        windowing = node.content[f"{side}Windowing"]
-        if rows.window is None or windowing.get("strategy") != "WindowAttached":
-            raise ImportRefusedError(
-                f"the windows of the {side} input are not those of a window function over {rows.table} ({node.label}). "
-                "Apply TUMBLE, HOP, CUMULATE or SESSION to the table."
-            )
-        if rows.join_node is None:
-            _check_event_time(side, rows, rows.window_time)
-        keys = [rows.columns[key] for key in spec[f"{side}Keys"]]
-        _check_session_keys(side, rows, keys)
-    settings = _read_window(window)
-    if settings != _read_window(node.content["rightWindowing"]["window"]):
-        raise ImportRefusedError(f"the windows of both inputs differ ({node.label}). Use equal windows.")
-    if len({node.content[f"{side}Windowing"]["timeAttributeType"]["type"] for side in SIDES}) > 1:
-        raise ImportRefusedError(
-            f"the windows of the inputs are over TIMESTAMP and TIMESTAMP_LTZ ({node.label}), and so in two time zones. "
-            "Use one type."
-        )
-    return {"window": settings}
-
-
-def _check_session_keys(side: SideName, rows: PlanInput, keys: list[Expression]) -> None:
-    assert rows.window is not None, "checked by _read_windows"
-    if rows.window["type"] != "SessionWindow" or rows.window_node is None:
-        return
-    if set(rows.session_keys) != set(keys):
-        raise ImportRefusedError(
-            f"the sessions of the {side} input are not per key of the join ({rows.window_node.label}). Partition them "
-            "by the keys."
-        )
-
-
-def _read_window(window: Mapping[str, Any]) -> Section:
-    spans = {
-        name: parse_iso_duration(str(value)) for name, value in window.items() if str(value).startswith(("P", "-P"))
-    }
-    settings: Section
-    match window["type"]:
-        case "TumblingWindow":
-            settings, step = {"tumbling": _span(spans, "size", "size of TUMBLE")}, spans["size"]
-        case "HoppingWindow":
-            sliding: Section = {
-                "size": _span(spans, "size", "size of HOP"),
-                "slide": _span(spans, "slide", "slide of HOP"),
-            }
-            settings, step = {"sliding": sliding}, spans["slide"]
-        case "CumulativeWindow":
-            cumulate: Section = {
-                "size": _span(spans, "maxSize", "maximum size of CUMULATE"),
-                "step": _span(spans, "step", "step of CUMULATE"),
-            }
-            settings, step = {"cumulate": cumulate}, spans["maxSize"]
-        case "SessionWindow":
-            return {"session": {"gap": _span(spans, "gap", "gap of SESSION")}}
-        case kind:
-            raise ImportRefusedError(
-                f"the plan has windows of type {kind}, which are not translated. Use TUMBLE or HOP."
-            )
-    if offset := spans.get("offset"):
-        rest = abs(offset) % step
-        origin = f"offset of the window function, {window['offset']}"
-        settings["offset"] = Setting(format_duration(rest if offset > timedelta() else -rest), origin)
-    return settings
-
-
-def _span(spans: Mapping[str, timedelta], name: str, origin: str) -> Setting:
-    return Setting(format_duration(spans[name]), origin)
-
-
-def _read_time_zone(node: PlanNode, job: JobSettings) -> Section:
-    """Read the time zone of windows, which only a TIMESTAMP_LTZ depends on."""
-    if node.content["leftWindowing"]["timeAttributeType"].get("type") != "TIMESTAMP_WITH_LOCAL_TIME_ZONE":
-        return {}
-    zone = (node.content.get("configuration") or {}).get(TIME_ZONE)
-    zone = job.settings.get(TIME_ZONE) if zone in (None, _UNSET_TIME_ZONE) else zone
-    if zone is None:
-        origin = f"the job does not set {TIME_ZONE}, so it is the zone of Flink's machines: --conf {TIME_ZONE}=ZONE"
-        return {"time_zone": Setting(PLACEHOLDER, origin)}
-    return {"time_zone": Setting(zone, TIME_ZONE)}
 
 
 def _read_input(side: SideName, rows: PlanInput, job: JobSettings, *, is_event_time: bool) -> StreamInput:

@@ -43,6 +43,11 @@ class PlanNode:
         return self.content.get("joinSpec") or (self.content.get("intervalJoinSpec") or {}).get("joinSpec") or {}
 
     @property
+    def is_one_sided(self) -> bool:
+        """True for a semi or anti join, whose output has the columns of one side."""
+        return self.join_spec.get("joinType") in ("SEMI", "ANTI")
+
+    @property
     def label(self) -> str:
         """Name of the operator, join type and number."""
         spec = self.join_spec

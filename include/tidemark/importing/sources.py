@@ -85,10 +85,11 @@ def import_flink_sql(path: Path, number: int | None, settings: Mapping[str, str]
         script = compile_script(text, settings)
         joins = [(plan, node) for plan in script.plans for node in plan.list_joins()]
         plan, node = _choose_join(joins, script.plans, number)
-        plan_settings = {**settings, **script.settings[script.plans.index(plan)]}
-        join = _import_join_node(
-            plan, node, JobSettings(plan_settings, script.tables, is_job_plan=False, name=path.stem)
-        )
+        position = script.plans.index(plan)
+        plan_settings = {**settings, **script.settings[position]}
+        before = sum(len(earlier.list_joins()) for earlier in script.plans[:position])
+        job = JobSettings(plan_settings, script.tables, is_job_plan=False, name=path.stem, joins_before=before)
+        join = _import_join_node(plan, node, job)
     ignored = tuple(Omission("statement", f"{beginning} ... is not run.") for beginning in script.ignored)
     hints = tuple(
         Omission("hint", f"{hint} is not read. Pass --set for what it says of watermarks.")
