@@ -5,18 +5,33 @@ from pydantic import ValidationError
 
 from tidemark.config import Expectation
 from tidemark.config.allowed_expectations import ALLOWED_ARGUMENTS, check_expectation
-from tidemark.quality.gx.expectations import build_expectation
+from tidemark.quality.gx.expectations import build_expectation, get_expectation_name
 from tidemark.quality.gx.project import import_gx
+from tidemark.quality.gx.result_parsing import get_name
 
 BETWEEN = "expect_column_values_to_be_between"
 REFUSED = {
     "query": ("expect_query_results_to_match_comparison", {"base_query": "SELECT 1"}, "outside the output"),
-    "rows": ("unexpected_rows_expectation", {"unexpected_rows_query": "SELECT 1"}, "runs SQL. Compute a column"),
+    "rows": ("unexpected_rows_expectation", {"unexpected_rows_query": "SELECT 1"}, "runs SQL. Write {type: rows"),
     "table": ("expect_table_row_count_to_equal_other_table", {"other_table_name": "x"}, "outside the output"),
     "schema": ("expect_column_values_to_match_json_schema", {"json_schema": {}}, "fetches references of a schema"),
     "unknown": ("expect_column_values_to_be_betwen", {}, f"Did you mean {BETWEEN}?"),
-    "condition": (BETWEEN, {"column": "c", "row_condition": "reflect('a', 'b')"}, "row_condition is SQL"),
-    "parser": (BETWEEN, {"column": "c", "condition_parser": "spark"}, "condition_parser is SQL"),
+    "condition": (
+        BETWEEN,
+        {"column": "c", "row_condition": "reflect('a', 'b')"},
+        "row_condition: reflect() calls Java",
+    ),
+    "condition object": (BETWEEN, {"column": "c", "row_condition": {"type": "and"}}, "row_condition is not text"),
+    "condition of columns": (
+        "expect_column_to_exist",
+        {"column": "c", "row_condition": "c > 1"},
+        "row_condition is not an argument",
+    ),
+    "parser": (BETWEEN, {"column": "c", "condition_parser": "spark"}, "condition_parser is not needed"),
+    "rule": ("rows", {"that": "(SELECT 1) = 1"}, "that: a subquery reads other tables"),
+    "rule of the clock": ("rows", {"that": "left_t < current_date"}, "that: current_date returns the time"),
+    "rule that is a list": ("rows", {"that": ["left_v > 1"]}, "that is not text"),
+    "rule without a condition": ("rows", {"mostly": 0.9}, "that is missing"),
     "format": (BETWEEN, {"column": "c", "result_format": "COMPLETE"}, "result_format selects which rows are shown"),
     "exceptions": (BETWEEN, {"column": "c", "catch_exceptions": False}, "would hide errors"),
     "description": (
@@ -87,6 +102,20 @@ def test_expectation_unsupported_scope_raises(settings, message):
 )
 def test_expectation_on_failure_defaults_by_severity(settings, expected):
     assert Expectation.model_validate({BETWEEN: {"column": "c", **settings}}).on_failure == expected
+
+
+def test_row_rule_is_named_by_its_condition_and_escaped_in_results():
+    rule = {"type": "rows", "that": "left_v < 3\n  OR left_k = '<b>'", "row_condition": "right_v > 1", "mostly": 0.9}
+    settings = Expectation.model_validate({**rule, "on_failure": "quarantine"})
+
+    config = build_expectation(settings).configuration.to_json_dict()
+
+    name = "rows(mostly 0.9, row_condition right_v > 1, that left_v < 3 OR left_k = '<b>')"
+    assert get_expectation_name(settings) == get_name(config) == name
+    assert config["description"] == (
+        "If right_v &gt; 1, then rows must meet left_v &lt; 3 OR left_k = &#x27;&lt;b&gt;&#x27;, at least 90 % of the "
+        "time."
+    )
 
 
 def test_allowed_arguments_exist_in_great_expectations():

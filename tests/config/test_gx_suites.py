@@ -9,6 +9,7 @@ from tidemark.errors import PipelineFileError
 from tidemark.quality.gx.project import import_gx
 
 NULLS = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "left_k"}}
+COMPARISON = {"type": "comparison", "column": {"name": "left_v"}, "operator": ">", "parameter": 1}
 OLD = {
     "expectation_suite_name": "orders",
     "expectations": [
@@ -60,6 +61,19 @@ def test_load_suite_of_great_expectations_0_18_copies_expectations(load_suite):
     assert copied.kwargs == OLD["expectations"][0]["kwargs"]
 
 
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"row_condition": "left_v > 1", "condition_parser": "spark"},
+        {"row_condition": {"type": "pass_through", "pass_through_filter": "left_v > 1"}},
+        {"row_condition": {"type": "pass_through", "pass_through_filter": "left_v > 1"}, "condition_parser": "spark"},
+    ],
+)
+def test_load_suite_condition_for_spark_is_copied_as_sql(load_suite, stored):
+    _, copied = load_suite(suite_of(kwargs={"column": "left_k", **stored}))
+    assert copied.kwargs == {"column": "left_k", "row_condition": "left_v > 1"}
+
+
 def suite_of(**changes):
     return {"expectations": [{**NULLS, **changes}]}
 
@@ -69,9 +83,14 @@ def suite_of(**changes):
     [
         (
             suite_of(type="unexpected_rows_expectation", kwargs={"unexpected_rows_query": "SELECT 1"}),
-            "runs SQL. Compute",
+            "runs SQL. Write {type: rows, that: CONDITION}",
         ),
-        (suite_of(kwargs={"column": "left_k", "row_condition": "1 = 1"}), "row_condition is SQL"),
+        (suite_of(kwargs={"column": "left_k", "row_condition": "reflect('a', 'b')"}), "row_condition: reflect() calls"),
+        (suite_of(kwargs={"column": "left_k", "row_condition": COMPARISON}), "row_condition is not text"),
+        (
+            suite_of(kwargs={"column": "left_k", "row_condition": "a > 1", "condition_parser": "pandas"}),
+            "condition_parser is not needed",
+        ),
         (suite_of(kwargs={"column": {"$PARAMETER": "now()"}}), "column is not a value or a list of values"),
         (suite_of(kwargs=[1]), "kwargs is not a mapping"),
         (suite_of(windows=[{"constraint_fn": "mean"}]), "windows: not supported. Remove it."),

@@ -17,7 +17,14 @@ from tidemark.timegrid.slices import Grid
 START = datetime(2024, 1, 1, tzinfo=UTC)
 BOUND = {"type": "expect_column_values_to_be_between", "column": "right_v", "max_value": 500}
 NAME = "expect_column_values_to_be_between(column right_v, max_value 500.0)"
-UNIQUE = {"type": "expect_column_values_to_be_unique", "column": "left_v", "on_failure": "quarantine"}
+RULE = {"type": "rows", "that": "right_v <= 500 OR left_k IS NULL", "on_failure": "quarantine"}
+RULE_NAME = "rows(that right_v <= 500 OR left_k IS NULL)"
+UNIQUE = {
+    "type": "expect_column_values_to_be_unique",
+    "column": "left_v",
+    "row_condition": "left_k NOT LIKE '%.900'",
+    "on_failure": "quarantine",
+}
 BAD_VALUES = {1: (900, 901), 3: (900,)}
 """Values that exceed the bound, by hour, in addition to three good rows per hour."""
 
@@ -67,7 +74,7 @@ def read_causes(output):
 
 
 def test_quarantine_is_independent_of_slices_per_job(spark, lake, four_hours, run_tidemark, pipeline):
-    quality = [{**BOUND, "on_failure": "quarantine"}, UNIQUE]
+    quality = [RULE, UNIQUE]
     results_by_job_size = {}
     for size in ("3", "1"):
         output = f"by_{size}"
@@ -84,11 +91,11 @@ def test_quarantine_is_independent_of_slices_per_job(spark, lake, four_hours, ru
     ledger_rows, published, quarantined = results_by_job_size["1"]
     assert results_by_job_size["3"] == results_by_job_size["1"]
 
-    unique = "expect_column_values_to_be_unique(column left_v)"
+    unique = "expect_column_values_to_be_unique(column left_v, row_condition left_k NOT LIKE '%.900')"
     assert quarantined == Counter(
         {
-            **{(h, str(v), f"['{NAME}']"): 1 for h, values in BAD_VALUES.items() for v in values},
-            (2, "7", f"['{unique}']"): 2,
+            **{(h, str(v), str([RULE_NAME])): 1 for h, values in BAD_VALUES.items() for v in values},
+            (2, "7", str([unique])): 2,
         }
     )
     assert {hour: row[:3] for hour, row in ledger_rows.items()} == {

@@ -19,9 +19,14 @@ NUMBERS = {
     "column": "n", "column_A": "n", "column_B": "m", "column_list": ["n", "m"], "column_set": ["unit", "n", "m", "s"],
     "mostly": 0.8, "value_set": [1, 2, 3], "min_value": 1, "max_value": 28, "value": 3, "threshold": 1.5,
     "method": "iqr", "multiplier": 1.5, "type_": "IntegerType", "type_list": ["IntegerType", "LongType"],
-    "value_pairs_set": [[1, 1], [2, 2]], "sum_total": 10,
+    "that": "n < 30 OR s = 'x0'", "value_pairs_set": [[1, 1], [2, 2]], "sum_total": 10,
     "quantile_ranges": {"quantiles": [0.1, 0.5], "value_ranges": [[0, 5], [1, 20]]},
 }  # fmt: skip
+CONDITIONED = {
+    "expect_column_median_to_be_between", "expect_column_sum_to_be_between", "expect_column_values_to_be_unique",
+    "expect_multicolumn_sum_to_equal", "rows",
+}  # fmt: skip
+"""Expectations that are also evaluated on the rows of a condition, one of each kind of metric."""
 TEXTS = {
     "column": "s", "mostly": 0.8, "min_value": 1, "max_value": 2, "value": 2,
     "regex": "x[01]", "regex_list": ["x0", "x1"], "strftime_format": "%Y",
@@ -36,12 +41,17 @@ EVALUATED_PER_UNIT = {
 """Expectations that need the rows of each unit, by the beginning of their names."""
 
 
-def create_expectation(name):
+def create_expectation(name, **further):
     values = TEXTS if any(word in name for word in TEXT_WORDS) else NUMBERS
     arguments = {argument: values[argument] for argument in ALLOWED_ARGUMENTS[name] if argument in values}
     if "z_scores" in name:
         arguments["double_sided"] = True
-    return build_expectation(Expectation(type=name, kwargs=arguments))
+    return build_expectation(Expectation(type=name, kwargs=arguments | further))
+
+
+def with_slice_column(frame):
+    """Add the column that all rows of a job have."""
+    return frame.withColumn("_slice", F.lit(0).cast("timestamp"))
 
 
 def normalize_result(result):
@@ -58,8 +68,9 @@ def test_evaluate_units_results_equal_those_of_each_units_rows(spark, capsys):
         for unit in range(UNITS)
         for _ in range(chance.randrange(1, 40))
     ]
-    frame = spark.createDataFrame(rows, "unit int, n int, m int, s string").localCheckpoint()
+    frame = with_slice_column(spark.createDataFrame(rows, "unit int, n int, m int, s string")).localCheckpoint()
     expectations = [create_expectation(name) for name in ALLOWED_ARGUMENTS]
+    expectations += [create_expectation(name, row_condition="m > 9 OR s IS NULL") for name in sorted(CONDITIONED)]
     for name, arguments in (
         ("expect_column_max_to_be_between", {"column": "nowhere", "max_value": 1}),
         ("expect_column_values_to_match_regex", {"column": "s", "regex": "("}),
@@ -85,7 +96,7 @@ def test_evaluate_units_results_equal_those_of_each_units_rows(spark, capsys):
 
 
 def test_evaluate_units_evaluates_few_expectations_per_unit(spark, monkeypatch):
-    frame = spark.createDataFrame([(0, 1, 1, "x0")], "unit int, n int, m int, s string")
+    frame = with_slice_column(spark.createDataFrame([(0, 1, 1, "x0")], "unit int, n int, m int, s string"))
     per_unit, passed = [], SimpleNamespace(success=True, result={})
 
     def evaluate_rows(_, expectations):
@@ -95,7 +106,11 @@ def test_evaluate_units_evaluates_few_expectations_per_unit(spark, monkeypatch):
     monkeypatch.setattr(batched_engine, "evaluate_rows", evaluate_rows)
 
     batched_engine.evaluate_units(
-        frame, F.col("unit").cast("long"), [0], [create_expectation(name) for name in ALLOWED_ARGUMENTS]
+        frame,
+        F.col("unit").cast("long"),
+        [0],
+        [create_expectation(name) for name in ALLOWED_ARGUMENTS]
+        + [create_expectation(name, row_condition="m > 0") for name in sorted(CONDITIONED)],
     )
 
     names = {expectation.configuration.type.removeprefix("expect_") for expectation in per_unit}

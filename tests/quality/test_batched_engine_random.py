@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from pyspark.sql import functions as F
 
-from tests.quality.test_batched_engine import EVALUATED_PER_UNIT
+from tests.quality.test_batched_engine import EVALUATED_PER_UNIT, with_slice_column
 from tidemark.config import Expectation
 from tidemark.config.allowed_expectations import ALLOWED_ARGUMENTS
 from tidemark.errors import PipelineFileError
@@ -68,6 +68,8 @@ def create_arguments(chance, name):
         "regex": chance.choice(["x[01]$", "^$", "x"]), "regex_list": ["x0", "^x"],
         "match_on": chance.choice(["any", "all"]),
         "type_": chance.choice(["IntegerType", "DoubleType"]), "type_list": ["IntegerType", "StringType"],
+        "that": chance.choice(["n >= m", "s = 'x0' OR d IS NULL", "b", "NOT b AND n > 0"]),
+        "row_condition": chance.choice([None, None, "n > 0", "s <> 'y' OR m IS NULL", "false"]),
         "quantile_ranges": {"quantiles": quantiles, "value_ranges": [[low, 2], [0, chance.choice([1, 4, None])]]},
     }  # fmt: skip
     return {key: value for key, value in arguments.items() if key in ALLOWED_ARGUMENTS[name] and value is not None}
@@ -106,7 +108,7 @@ def round_floats(value):
 def test_evaluate_units_any_job_size_gives_results_of_single_slices(spark, seed):
     chance = random.Random(seed)
     rows = [row for unit in range(SLICES) for row in create_rows(chance, unit)]
-    frame = spark.createDataFrame(rows, SCHEMA).localCheckpoint()
+    frame = with_slice_column(spark.createDataFrame(rows, SCHEMA)).localCheckpoint()
     expectations = [create_expectation(chance) for _ in range(EXPECTATIONS)]
     cuts = sorted({0, chance.randrange(SLICES), SLICES})
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from pyspark.sql import functions as F
 
-from tests.quality.test_batched_engine import create_expectation
+from tests.quality.test_batched_engine import create_expectation, with_slice_column
 from tidemark.config.allowed_expectations import CROSS_ROW_EXPECTATIONS, ROW_EXPECTATIONS
 from tidemark.quality.gx import batched_engine
 from tidemark.quality.gx.failing_rows import mark_failing_rows, select_failing_rows
@@ -22,17 +22,17 @@ def rows(spark):
         for unit in (0, 1)
         for _ in range(30)
     ]
-    return spark.createDataFrame(values, "unit int, n int, m int, s string").localCheckpoint()
+    return with_slice_column(spark.createDataFrame(values, "unit int, n int, m int, s string")).localCheckpoint()
 
 
-FAST_CASES = {"expect_column_value_z_scores_to_be_less_than", "expect_multicolumn_sum_to_equal"}
+FAST_CASES = {"expect_column_value_z_scores_to_be_less_than", "expect_multicolumn_sum_to_equal", "rows"}
 
 
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=[] if name in FAST_CASES else pytest.mark.slow) for name in sorted(ROW_EXPECTATIONS)
 ])  # fmt: skip
 def test_mark_failing_rows_count_equals_unexpected_count_per_unit(rows, name):
-    expectation = create_expectation(name)
+    expectation = create_expectation(name, **({"row_condition": "m > 9"} if name == "rows" else {}))
     by_unit = {unit: [(name, expectation)] for unit in (0, 1)}
 
     with mark_failing_rows(rows, F.col("unit").cast("long"), by_unit) as marked:

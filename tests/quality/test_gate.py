@@ -161,20 +161,25 @@ def test_delete_results_before_removes_results_pages_and_links(tmp_path):
 
 @pytest.mark.parametrize("exposed", [False, True])
 def test_validate_output_failing_values_are_quoted_only_if_exposed(spark, tmp_path, exposed):
-    rows = spark.createDataFrame([(1,), (471147114711,)], "right_v bigint")
+    instant = datetime.fromtimestamp(0, UTC)
+    rows = spark.createDataFrame([(1, instant), (471147114711, instant)], "right_v bigint, _slice timestamp")
     bound = Expectation.model_validate({"expect_column_values_to_be_between": {"column": "right_v", "max_value": 50}})
-    pipeline = SimpleNamespace(quality=[bound], expose_row_values=exposed)
+    rule = Expectation.model_validate({"type": "rows", "that": "right_v < 51", "severity": "warning"})
+    pipeline = SimpleNamespace(quality=[bound, rule], expose_row_values=exposed)
     tables = PipelineTables(str(tmp_path))
 
     result = validate_output(PASSING[:1], JobRows([0], {"emissions": rows}), pipeline, tables, "run")
     write_docs(tables, result.gx_result_ids)
 
-    [failure] = result.failures
-    [[measurement]] = result.measurements_by_slice
+    failure, broken_rule = result.failures
+    [[measurement, share]] = result.measurements_by_slice
     assert measurement == Measurement(failure.expectation, "critical", 0.5, passed=False)
+    assert share == Measurement("rows(that right_v < 51)", "warning", 0.5, passed=False)
+    assert (broken_rule.expectation, broken_rule.detail) == (share.expectation, "found 1 of 2 rows")
     assert failure.detail == ("found 1 of 2 values, such as [471147114711]" if exposed else "found 1 of 2 values")
     files = [path.read_text(errors="replace") for path in Path(tables.gx_folder).rglob("*") if path.is_file()]
     assert any("471147114711" in text for text in files) == exposed
+    assert any("Rows must meet right_v &lt; 51." in text for text in files), "Data Docs show the rule"
 
 
 @pytest.mark.parametrize("exposed", [False, True])

@@ -101,7 +101,8 @@ ATTACKS = [
     condition("a parameter", "left_v = :secret", "parameters have no value here"),
     condition("thousands of nested brackets", "(" * 3000 + "true" + ")" * 3000, "is nested too deeply. Split the expression."),
     setting("a list of hidden columns", "select: _metadata is not a column of the join", select=["left_k", "_metadata"]),
-    expectation("SQL in an expectation", f"{BETWEEN}: row_condition is SQL", type=BETWEEN, row_condition="1 = 1"),
+    expectation("SQL in an expectation", f"{BETWEEN}: row_condition: {SUBQUERY}", type=BETWEEN, row_condition="(SELECT 1) = 1"),
+    expectation("Java in a row rule", "rows: that: reflect() calls Java", type="rows", that="reflect('java.lang.System', 'exit', 1)"),
     expectation(
         "an expectation that queries", "expect_query_results_to_match_comparison reads data outside the output",
         type="expect_query_results_to_match_comparison", base_query="SELECT 1",

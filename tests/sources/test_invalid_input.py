@@ -185,6 +185,26 @@ PAIR_EQUAL = "expect_column_pair_values_to_be_equal"
             "quality.0: expect_compound_columns_to_be_unique: late has no column key. Available: _slice, side, reason",
         ),
         (
+            {"quality": [{"rows": {"that": "left_v < 3 OR right_w > 1"}}]},
+            "quality.0: rows: that: emissions has no column right_w. Did you mean right_v?",
+        ),
+        (
+            {"quality": [{NOT_NULL: {"column": "side", "on": "late", "row_condition": "lateness > 1"}}]},
+            f"quality.0: {NOT_NULL}: row_condition: late has no column lateness. Did you mean lateness_ms?",
+        ),
+        (
+            {"quality": [{"rows": {"that": "LEFT_V + 1"}}]},
+            'quality.0: rows: that: Cannot resolve "(LEFT_V + 1)" due to data type mismatch: Filter expression',
+        ),
+        (
+            {"quality": [{"rows": {"that": "v > 1", "on": "left", "row_condition": "v"}}]},
+            'quality.0: rows: row_condition: Cannot resolve "v" due to data type mismatch: Filter expression "v"',
+        ),
+        (
+            {"explode": "array(named_struct('key', left_k))", "quality": [{"rows": {"that": "kee IS NOT NULL"}}]},
+            "quality.0: rows: that: emissions has no column kee. Did you mean key?",
+        ),
+        (
             {"compare": {"table": "stream", "key_columns": ["left_key"]}},
             "compare.key_columns.0: emissions has no column left_key. Did you mean left_k?",
         ),

@@ -1,7 +1,7 @@
 """Check which Great Expectations types and arguments a pipeline file may use.
 
-Allowed expectations compare the output with values in the file. Types and arguments that run SQL, read other tables or
-fetch resources are refused.
+Allowed expectations compare the output with values in the file, or by SQL that is confined like `where` of an input.
+Types and arguments that run other SQL, read other tables or fetch resources are refused.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ from datetime import date, time
 from difflib import get_close_matches
 from typing import Any
 
+from tidemark.config.allowed_functions import InputColumns, split_words
+from tidemark.config.expressions import check_expression
 from tidemark.errors import suggest_name
 
+ROWS = "rows"
+"""Expectation that the SQL condition `that` is true in each row. Great Expectations has none of its own with `mostly`
+(`quality.gx.row_rules`)."""
 _BOUNDS = "min_value max_value strict_min strict_max"
 _ARGUMENTS = {
     "column": "expect_column_to_exist",
@@ -58,11 +63,29 @@ _ARGUMENTS = {
     "min_value max_value": "expect_table_column_count_to_be_between",
     _BOUNDS: "expect_table_row_count_to_be_between",
     "value": "expect_table_column_count_to_equal expect_table_row_count_to_equal",
+    "that mostly": ROWS,
 }
+_ON_COLUMNS = split_words(
+    """
+    expect_column_to_exist expect_column_type_to_be expect_table_column_count_to_be_between
+    expect_table_column_count_to_equal expect_table_columns_to_match_ordered_list expect_table_columns_to_match_set
+    """
+)
+"""Expectations that read no rows, so that a condition on rows has no effect."""
+
+
+def _list_arguments(name: str, arguments: str) -> frozenset[str]:
+    return split_words(arguments if name in _ON_COLUMNS else f"{arguments} row_condition")
+
+
 ALLOWED_ARGUMENTS: Mapping[str, frozenset[str]] = dict(
-    sorted((name, frozenset(arguments.split())) for arguments, names in _ARGUMENTS.items() for name in names.split())
+    sorted(
+        (name, _list_arguments(name, arguments)) for arguments, names in _ARGUMENTS.items() for name in names.split()
+    )
 )
 """Arguments of each allowed expectation type."""
+SQL_ARGUMENTS = ("that", "row_condition")
+"""Arguments that are SQL conditions over the columns of a row."""
 
 _NOT_ROW_EXPECTATIONS = {
     "expect_column_values_to_be_of_type",  # validates the column
@@ -87,14 +110,12 @@ CROSS_ROW_EXPECTATIONS = frozenset(
 """Row expectations whose result for a row depends on other rows."""
 
 _OTHER_TABLES = "reads data outside the output. Compare with another table by `compare`, or join it."
-_CONDITION = "is SQL. Compute a column under `select` that is null for rows to ignore."
 _REFUSED = {
     "expect_query_results_to_match_comparison": _OTHER_TABLES,
     "expect_table_row_count_to_equal_other_table": _OTHER_TABLES,
-    "unexpected_rows_expectation": "runs SQL. Compute a column under `select`, and validate its values.",
+    "unexpected_rows_expectation": "runs SQL. Write {type: rows, that: CONDITION}.",
     "expect_column_values_to_match_json_schema": "fetches references of a schema. Validate a column of from_json(...).",
-    "row_condition": _CONDITION,
-    "condition_parser": _CONDITION,
+    "condition_parser": "is not needed, because row_condition is SQL of Spark. Remove it.",
     "result_format": "selects which rows are shown. Set `expose_row_values: true` to show some.",
     "catch_exceptions": "would hide errors. Remove it.",
     "description": "replaces the generated description. Write `notes`.",
@@ -123,10 +144,28 @@ def check_expectation(name: str, arguments: Mapping[str, Any]) -> None:
         if argument not in allowed:
             reason = _REFUSED.get(argument) or f"is not an argument. {suggest_name(argument, sorted(allowed))}"
             raise ValueError(f"{name}: {argument} {reason}")
+        if argument in SQL_ARGUMENTS:
+            _check_condition(name, argument, value)
         if not _is_literal(value) and not (argument == "quantile_ranges" and _is_quantile_ranges(value)):
             raise ValueError(f"{name}: {argument} is not a value or a list of values. Write literal values.")
         if argument in _LIST_ARGUMENTS and not isinstance(value, list):
             raise ValueError(f"{name}: {argument} should be a list. Write [{value}].")
+    if name == ROWS and "that" not in arguments:
+        raise ValueError(f"{name}: that is missing. Write a condition, such as that: left_amount >= 0.")
+
+
+def list_conditions(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the arguments of an expectation that are SQL conditions, by name."""
+    return {argument: arguments[argument] for argument in SQL_ARGUMENTS if argument in arguments}
+
+
+def _check_condition(name: str, argument: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise ValueError(f"{name}: {argument} is not text. Write a condition, such as left_amount >= 0.")  # noqa: TRY004
+    try:
+        check_expression(value, InputColumns())
+    except ValueError as error:
+        raise ValueError(f"{name}: {argument}: {error}") from None
 
 
 def _is_literal(value: Any) -> bool:

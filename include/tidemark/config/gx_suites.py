@@ -72,12 +72,20 @@ def _read_expectation(stored: dict[str, Any], location: str) -> dict[str, Any]:
         raise PipelineFileError(f"{location}: kwargs is not a mapping. Write arguments by their names.")
     arguments = {name: value for name, value in kwargs.items() if value is not None and name != "batch_id"}
     copied = {name: stored[name] for name in _COPIED_FIELDS if stored.get(name)}
-    expectation = {"type": type_, "kwargs": arguments, **copied}
+    expectation = {"type": type_, "kwargs": _unwrap_condition(arguments), **copied}
     try:
-        check_expectation(str(type_), arguments)
+        check_expectation(str(type_), expectation["kwargs"])
         Expectation.model_validate(expectation)
     except ValidationError as error:
         raise PipelineFileError(to_single_line(f"{location}: {error.errors()[0]['msg']}")) from None
     except ValueError as error:
         raise PipelineFileError(to_single_line(f"{location}: {error}")) from None
     return expectation
+
+
+def _unwrap_condition(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments with a condition for Spark as plain SQL; stored as an object since 1.9, as text before."""
+    match arguments:
+        case {"row_condition": {"type": "pass_through", "pass_through_filter": condition}}:
+            arguments = {**arguments, "row_condition": condition}
+    return {name: value for name, value in arguments.items() if (name, value) != ("condition_parser", "spark")}

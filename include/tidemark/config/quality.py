@@ -31,7 +31,7 @@ class Expectation(Settings):
     """
 
     type: str = Field(json_schema_extra={"enum": list(ALLOWED_ARGUMENTS)})
-    """Expectation type."""
+    """Expectation type of Great Expectations, or `rows`: the SQL condition `that` is true in each row."""
     kwargs: dict[str, Any] = {}
     """Arguments of the expectation."""
     severity: Severity = "critical"

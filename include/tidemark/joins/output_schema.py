@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from tidemark.config import Pipeline
-from tidemark.config.allowed_functions import InputColumns
+from tidemark.config.allowed_functions import ColumnCheck, InputColumns
 from tidemark.config.sides import SIDES
 from tidemark.errors import PipelineFileError
 from tidemark.formatting import quote_identifier
@@ -194,7 +194,7 @@ def _check_distinct_names(names: Sequence[str]) -> None:
 
 def check_expressions(
     spark: SparkSession, pipeline: Pipeline, grid: Grid, left: StructType, right: StructType
-) -> list[str]:
+) -> StructType:
     """Check filters, keys, condition and output columns against the schemas of the inputs.
 
     Args:
@@ -205,7 +205,7 @@ def check_expressions(
         right: Schema of the right input.
 
     Returns:
-        The columns of emissions.
+        The schema of emissions.
 
     Raises:
         PipelineFileError: An expression is invalid. The message begins with its field.
@@ -232,15 +232,34 @@ def check_expressions(
         emissions = select_emissions(joined, bare, grid)
         _check_types(emissions.schema)
         _check_deterministic(emissions)
-    return emissions.columns
+    return emissions.schema
+
+
+def check_condition(
+    spark: SparkSession, schema: StructType, condition: str, field: str, column_check: ColumnCheck
+) -> None:
+    """Check that a user's condition on rows is allowed, is boolean, and is the same in each run.
+
+    Args:
+        spark: Session that parses and analyses.
+        schema: Schema of the rows.
+        condition: The SQL.
+        field: Field of the condition, with which the message begins.
+        column_check: Check of column names.
+
+    Raises:
+        PipelineFileError: The condition is invalid.
+    """
+    with _naming_field(field):
+        rows = get_engine(spark).create_empty_dataframe(schema)
+        _check_deterministic(rows.where(parse_user_expression(spark, condition, column_check).column))
 
 
 def _check_side(spark: SparkSession, pipeline: Pipeline, side: str, schema: StructType) -> None:
     """Check the expressions over the columns of one input."""
     columns, rows = InputColumns(tuple(schema.names)), get_engine(spark).create_empty_dataframe(schema)
     if (where := getattr(pipeline, side).where) is not None:
-        with _naming_field(f"{side}.where"):
-            _check_deterministic(rows.where(parse_user_expression(spark, where, columns).column))
+        check_condition(spark, schema, where, f"{side}.where", columns)
     for pair in pipeline.join.keys:
         name = getattr(pair, side)
         if find_type(schema, key_path(schema, name)) is None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pyspark.sql.types import StructType
 
 from tidemark.config import Expectation, Pipeline
+from tidemark.config.allowed_expectations import list_conditions
+from tidemark.config.expressions import list_columns
 from tidemark.config.sides import SIDES
 from tidemark.errors import PipelineFileError, suggest_name
 from tidemark.joins.late_table import LATE_COLUMNS
@@ -36,8 +38,12 @@ def check_named_columns(
     for number, expectation in enumerate(pipeline.quality):
         if (columns := tables.get(expectation.on)) is not None:
             rows = f"input {getattr(pipeline, expectation.on).table}" if expectation.on in SIDES else expectation.on
+            location = f"quality.{number}: {expectation.type}"
             for name in _list_named_columns(expectation):
-                _check_column(f"quality.{number}: {expectation.type}", name, rows, columns)
+                _check_column(location, name, rows, columns)
+            for argument, condition in list_conditions(expectation.kwargs).items():
+                for name in list_columns(condition):
+                    _check_column(f"{location}: {argument}", name, rows, columns, ignores_case=True)
     if pipeline.compare and emission_columns is not None:
         for setting in ("key_columns", "ignore_columns"):
             for number, name in enumerate(getattr(pipeline.compare, setting)):
@@ -55,6 +61,7 @@ def _list_named_columns(expectation: Expectation) -> Iterator[str]:
             yield from map(str, value if isinstance(value, list) else [value])
 
 
-def _check_column(location: str, name: str, rows: str, columns: Sequence[str]) -> None:
-    if name not in columns:
+def _check_column(location: str, name: str, rows: str, columns: Sequence[str], *, ignores_case: bool = False) -> None:
+    """Check that rows have a column; Great Expectations distinguishes case, and SQL does not."""
+    if name not in columns and not (ignores_case and name.lower() in {column.lower() for column in columns}):
         raise PipelineFileError(f"{location}: {rows} has no column {name}. {suggest_name(name, columns)}")

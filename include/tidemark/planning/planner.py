@@ -24,6 +24,7 @@ from tidemark.planning.job_sizing import JobCapacity, cut_into_jobs, list_slices
 from tidemark.planning.plan import Plan, SliceRange
 from tidemark.planning.preconditions import require_same_local_days
 from tidemark.planning.request import Request
+from tidemark.planning.row_conditions import check_row_conditions, has_row_conditions
 from tidemark.planning.scan_estimate import InputFiles, ScanEstimate
 from tidemark.planning.slice_selection import select_slices
 from tidemark.sources.resolution import open_inputs
@@ -96,9 +97,11 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     )  # fmt: skip
     if expression_queries:
         with prefix_errors(pipeline.command_argument):
-            emission_columns = check_expressions(resolve_session(plan.spark), pipeline, plan.grid, **schemas)
+            session = resolve_session(plan.spark)
+            emissions = check_expressions(session, pipeline, plan.grid, **schemas)
             # With `explode`, only Spark knows them.
-            check_named_columns(pipeline, emission_columns, schemas)
+            check_named_columns(pipeline, emissions.names, schemas)
+            check_row_conditions(session, pipeline, emissions, schemas)
             _ = plan.join
     return plan
 
@@ -184,4 +187,6 @@ def _list_expression_queries(pipeline: Pipeline) -> list[str]:
         spark_queries.append("whether `condition` makes sense")
     if pipeline.select or pipeline.explode:
         spark_queries.append(f"whether `{'select' if pipeline.select else 'explode'}` makes sense")
+    if has_row_conditions(pipeline):
+        spark_queries.append("whether the conditions under `quality` make sense")
     return spark_queries

@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from tidemark.config import Expectation, Pipeline
+from tidemark.config.allowed_expectations import ROWS
 from tidemark.errors import PipelineFileError
 from tidemark.quality.baseline_checks import format_check_name
 from tidemark.quality.gx.project import import_gx
@@ -36,9 +37,15 @@ def build_expectation(expectation: Expectation) -> GxExpectation:
     """
     gx = import_gx()
     implementation = gx.expectations.registry.get_expectation_impl(expectation.type)
+    arguments = dict(expectation.kwargs)
+    if condition := arguments.get("row_condition"):
+        # As Great Expectations itself stores SQL of Spark. Text is deprecated there.
+        arguments["row_condition"] = gx.expectations.row_conditions.PassThroughCondition(pass_through_filter=condition)
+    if expectation.type == ROWS:  # Data Docs have no sentence of their own for it.
+        arguments["description"] = _escape_text(_describe_rule(expectation.kwargs))
     try:
         built: GxExpectation = implementation(
-            **expectation.kwargs,
+            **arguments,
             severity=expectation.severity,
             notes=_escape_text(expectation.notes),
             meta={name: _escape_text(value) for name, value in expectation.meta.items()}
@@ -47,6 +54,14 @@ def build_expectation(expectation: Expectation) -> GxExpectation:
     except (ValueError, TypeError) as error:
         raise PipelineFileError(f"quality: {expectation.type}: {' '.join(str(error).split())}") from None
     return built
+
+
+def _describe_rule(arguments: Mapping[str, Any]) -> str:
+    """Describe an expectation `rows` in the form of Great Expectations' own sentences."""
+    condition, mostly = arguments.get("row_condition"), arguments.get("mostly", 1)
+    start = f"If {condition}, then rows" if condition else "Rows"
+    end = f", at least {100 * mostly:g} % of the time" if mostly < 1 else ""
+    return " ".join(f"{start} must meet {arguments['that']}{end}.".split())
 
 
 def get_expectation_name(expectation: Expectation) -> str:

@@ -30,6 +30,8 @@ def import_gx() -> Any:
         import great_expectations as gx  # noqa: PLC0415 - takes seconds, see import_gx_in_background
         import great_expectations.expectations as _  # noqa: F401, PLC0415
 
+        from tidemark.quality.gx import row_rules  # noqa: F401, PLC0415 - registers the expectation `rows`
+
     _make_success_serializable(
         gx.expectations.registry.get_expectation_impl("expect_column_quantile_values_to_be_between")
     )

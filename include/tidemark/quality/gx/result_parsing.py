@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tidemark.config.allowed_expectations import ROWS, SQL_ARGUMENTS
 from tidemark.quality.results import ExpectationResult, Measurement, format_expectation_name
 
 ON_FAILURE_KEY, SCOPE_KEY = "tidemark_on_failure", "tidemark_scope"
@@ -33,7 +34,14 @@ def parse_measurements(results: Iterable[Any], expectations: Iterable[Any]) -> t
 def get_name(config: Mapping[str, Any]) -> str:
     """Return the name of an expectation from its configuration in Great Expectations."""
     arguments = {name: value for name, value in config["kwargs"].items() if name != "batch_id"}
+    arguments |= {name: _format_condition(arguments[name]) for name in SQL_ARGUMENTS if name in arguments}
     return format_expectation_name(config["type"], arguments, (config.get("meta") or {}).get(SCOPE_KEY, ""))
+
+
+def _format_condition(stored: str | dict[str, str]) -> str:
+    """Format the SQL of a condition in one line. Great Expectations stores `row_condition` as an object."""
+    condition = stored if isinstance(stored, str) else stored["pass_through_filter"]
+    return " ".join(condition.split())
 
 
 def get_name_and_severity(config: Mapping[str, Any]) -> tuple[str, str]:
@@ -62,17 +70,19 @@ def list_exceptions(info: dict[str, Any]) -> list[dict[str, Any]]:
 def _parse_failure(result: dict[str, Any]) -> ExpectationResult:
     config = result["expectation_config"]
     message = _get_exception_message(result["exception_info"])
-    detail = message or f"found {_describe_observation(result['result'])}"
+    detail = message or f"found {_describe_observation(config['type'], result['result'])}"
     action = (config.get("meta") or {}).get(ON_FAILURE_KEY, "stop")
     if message and action == "quarantine":  # The failing rows are unknown.
         action = "stop"
     return ExpectationResult(get_name(config), config["severity"], detail, action)
 
 
-def _describe_observation(result: dict[str, Any]) -> str:
+def _describe_observation(expectation_type: str, result: dict[str, Any]) -> str:
     if "unexpected_count" not in result:
         observed = result.get("observed_value", result)
         return "no value, because the slice has no rows or only nulls" if observed is None else str(observed)
+    if expectation_type == ROWS:
+        return f"{result['unexpected_count']} of {result['element_count']} rows"
     examples = result.get("partial_unexpected_list", [])[:3]
     suffix = f", such as {examples}" if examples else ""
     return f"{result['unexpected_count']} of {result['element_count']} values{suffix}"

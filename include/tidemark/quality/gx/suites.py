@@ -11,6 +11,7 @@ import pandas as pd
 from pyspark.sql import DataFrame
 
 from tidemark.config import Expectation, Pipeline
+from tidemark.planning.row_conditions import check_conditions_of
 from tidemark.quality.evaluation_scope import EvaluationUnits
 from tidemark.quality.gx.expectations import build_expectation, with_waiver_note
 from tidemark.quality.gx.fast_path import ASSET, DATA_SOURCE, SUITE
@@ -78,6 +79,9 @@ class SuiteRunner:
     def evaluate_units(self, expectations: Sequence[Expectation], units: EvaluationUnits) -> ResultSet:
         """Evaluate expectations of equal scope on each unit, and store the results of one unit."""
         on, per = expectations[0].on, expectations[0].per
+        for expectation in expectations:
+            # Great Expectations passes them to Spark as they are.
+            check_conditions_of(units.rows.sparkSession, expectation, units.rows.schema, "quality")
         built = [build_expectation(expectation) for expectation in expectations]
         suite = _Suite(f"{on}_per_{per}", on, built, self.waivers if per == "slice" else {})
         if len(units.slices) == 1:
