@@ -82,6 +82,14 @@ def test_expectation_quarantine_of_other_rows_raises(settings, message):
             "on: history does not support mostly. Use column, min_value",
         ),
         ({"column": "row", "max_value": 1}, "on: history has no column row. Choose one of rows, left_rows"),
+        (
+            {"column": "equal_share_vs_baseline", "min_value": 1},
+            "on: history has no column equal_share_vs_baseline. Choose one of",
+        ),
+        (
+            {"column": "rows", "max_value": 1, "row_condition": "rows > 1"},
+            "on: history does not support row_condition. Use column, min_value",
+        ),
         ({"column": "rows_vs_baseline"}, "on: history needs numbers as bounds"),
         ({"column": "c", "max_value": 1, "on": "left", "per": "day"}, "on: left is evaluated before the join, per"),
     ],

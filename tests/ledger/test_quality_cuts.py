@@ -16,6 +16,9 @@ def at(hour, minute=0):
     return START + timedelta(hours=hour, minutes=minute)
 
 
+BOUND = {"type": "expect_column_values_to_be_between", "on": "history", "severity": "warning"}
+
+
 def limit_rows(count, severity="warning", **options):
     return {"type": "expect_table_row_count_to_be_between", "max_value": count, "severity": severity, **options}
 
@@ -56,6 +59,9 @@ def test_quality_results_are_independent_of_slices_per_job(two_days, run_with_ex
         limit_rows(0, on="late"),
         limit_rows(0, on="late", per="day"),
         limit_rows(3, on="left"),
+        # The rows of a half arrive two hours after its start, and those of the half before are evicted.
+        {**BOUND, "column": "oldest_carried_hours", "min_value": 10, "max_value": 10},
+        {**BOUND, "column": "carried_rows", "max_value": 5},
     ]
     failed_slices, published, _ = run_with_expectations(per_job, *expectations, atomic=atomic)
     assert published == [0, 1, 2, 3]
@@ -65,6 +71,7 @@ def test_quality_results_are_independent_of_slices_per_job(two_days, run_with_ex
         "on late": [1, 3],
         "on late per day": [1, 3],
         "on left": [3],
+        "on history": [2, 3],
     }
 
 

@@ -48,6 +48,18 @@ def test_compare_with_baseline_uses_same_hour_of_four_weeks():
     assert metrics["match_rate_vs_baseline"] == pytest.approx(1)
 
 
+def test_compare_with_baseline_counts_carried_rows():
+    counts = (Counts(9, 0, 0, 0, 2, 7), Counts(9, 0, 0, 0, 4, 5))
+    earlier = {number: replace(create_entry(number, 9), counts=counts) for number in range(14 * 24)}
+    new = [replace(create_entry(336, 963), counts=(Counts(963, 7, 0, 0, 0, 970), counts[1]))]
+
+    [metrics] = compare_with_baseline(earlier, new, range(336, 337), HOURLY).to_dict("records")
+
+    names = ("carried_rows", "left_carried_rows", "right_carried_rows")
+    assert [metrics[name] for name in names] == [975, 970, 5]
+    assert metrics["carried_rows_vs_baseline"] != metrics["carried_rows_vs_baseline"], "few rows have no ratio"
+
+
 @pytest.mark.parametrize(("days", "has_baseline"), [(6, False), (7, True)])
 def test_compare_with_baseline_needs_a_week(days, has_baseline):
     earlier = create_entries(lambda _: (100,), days * 24)

@@ -1,6 +1,6 @@
 """Track in table `agreement` how far each slice matches what a stream wrote.
 
-The table is not part of the ledger's protocol: nothing that runs a pipeline reads it.
+The table is not part of the ledger's protocol. A run reads it only for an expectation on `equal_share`.
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ METRICS = {
     "left_rows_ahead": "number of left rows with an event time more than `allowed_clock_skew` after their arrival",
     "right_rows_ahead": "number of right rows with an event time more than `allowed_clock_skew` after their arrival",
     "rejected_share": "share of rejected rows among the rows of both inputs",
+    "carried_rows": "number of rows of both inputs in the checkpoint at the slice's end",
+    "left_carried_rows": "number of left rows in the checkpoint at the slice's end",
+    "right_carried_rows": "number of right rows in the checkpoint at the slice's end",
 }
 """Metrics of a slice with their descriptions. A metric is null if the slice has no rows to compute it from.
 The number of rows ahead is null if no row can be ahead of its arrival (`Pipeline.get_allowed_clock_skew`)."""
@@ -24,7 +27,13 @@ ROWS_AHEAD = {"left": "left_rows_ahead", "right": "right_rows_ahead"}
 """Metric by side: number of rows whose event time is far ahead of their arrival."""
 BASELINE_SUFFIX = "_vs_baseline"
 """Suffix of the ratio of a metric to its baseline, which is the median of earlier slices."""
-METRIC_COLUMNS = (*METRICS, *(f"{name}{BASELINE_SUFFIX}" for name in METRICS))
+OLDEST_CARRIED_HOURS, EQUAL_SHARE = "oldest_carried_hours", "equal_share"
+METRICS_WITHOUT_BASELINE = {
+    OLDEST_CARRIED_HOURS: "age of the oldest row in the checkpoint at the slice's end, on the pipeline's clock",
+    EQUAL_SHARE: "share of equal rows in the last saved comparison with a stream, without pending rows",
+}
+"""Metrics that the ledger does not have, with their descriptions. They are computed if an expectation bounds them."""
+METRIC_COLUMNS = (*METRICS, *METRICS_WITHOUT_BASELINE, *(f"{name}{BASELINE_SUFFIX}" for name in METRICS))
 RANGE_EXPECTATION = "expect_column_values_to_be_between"
 DEFAULT_BOUNDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("rows_vs_baseline", {"min_value": 0.5, "max_value": 2}),

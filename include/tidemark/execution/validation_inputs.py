@@ -13,6 +13,7 @@ from tidemark.config.sides import SIDES
 from tidemark.config.types import to_micros
 from tidemark.execution.job_spec import JobSpec
 from tidemark.execution.row_accounting import RowAccounting
+from tidemark.execution.state_metrics import compute_bounded_metrics
 from tidemark.execution.write import WrittenOutput
 from tidemark.quality.baseline_checks import MetricDetails, compare_with_baseline
 from tidemark.quality.evaluation_scope import JobRows, find_earlier_slices, find_last_slices_of_days
@@ -36,6 +37,7 @@ def collect_output_rows(
         name: partial(_read_earlier_rows, spark, spec, name, earlier_slices) for name in tables
     }
     metrics = compare_with_baseline(spec.ledger.entries, accounting.entries, spec.slices, plan.grid)
+    metrics = metrics.assign(**compute_bounded_metrics(spec, written))
     return JobRows(_list_slice_starts(spec), tables, days, earlier_row_readers, metrics, metric_details, plan.grid)
 
 

@@ -96,6 +96,9 @@ def _compute_metrics(entry: Entry | None) -> dict[str, float]:
         "right_late_share": _compute_late_share(right),
         **_list_rows_ahead(entry),
         "rejected_share": _divide(left.rejected + right.rejected, rows),
+        "carried_rows": left.carried_out + right.carried_out,
+        "left_carried_rows": left.carried_out,
+        "right_carried_rows": right.carried_out,
     }
 
 
