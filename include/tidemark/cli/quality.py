@@ -1,4 +1,4 @@
-"""Implement the commands `tidemark quality ...`: results over time, proposed expectations, and waivers."""
+"""Implement the commands `tidemark quality ...`: results over time, proposals, waivers, and the exported project."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tidemark.cli.common import (
     EXPECTATION_HELP,
     CandidateOption,
     PipelineArgument,
+    PipelinesArgument,
     SliceOption,
     UserOption,
     get_global_options,
@@ -32,16 +33,18 @@ from tidemark.config.candidate_version import format_cli_arguments, to_candidate
 from tidemark.config.types import format_instant, parse_instant
 from tidemark.delta.filesystem import write_text
 from tidemark.errors import UserError
+from tidemark.formatting import format_count
 from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.ledger import Ledger
 from tidemark.quality.gx.data_docs import get_docs_index, update_data_docs
+from tidemark.quality.gx.project_export import ExportedSuite, export_project
 from tidemark.quality.profiling import format_yaml_block, profile_emissions, propose_expectations
 from tidemark.quality.results_table import ExpectationHistory, read_results, summarize_results
 from tidemark.quality.waivers import waive as waive_expectation
 from tidemark.report import check_paths, quality_trends
 
 app = typer.Typer(
-    help="Show validation results over time, propose expectations, or waive one.\n\n"
+    help="Show validation results over time, and propose, waive or export expectations.\n\n"
     "Example: `tidemark quality show flights_weather`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -127,6 +130,33 @@ def waive(
         ),
         soft_wrap=True,
     )
+
+
+@app.command()
+def export(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="New or empty folder for the project.")],
+    pipelines: PipelinesArgument,
+) -> None:
+    """Write expectations as a project of Great Expectations: suites, validation definitions and checkpoints.
+
+    `gx.get_context(mode="file", project_root_dir=DIR)` opens it. Spark does not start.
+
+    Example: `tidemark quality export quality_project flights_weather`
+    """
+    loaded = [load_pipeline(pipeline) for pipeline in pipelines]
+    suites = export_project(folder, loaded)
+    result = [suite.to_dict() for suite in suites]
+    print_result(result, lambda: Text("\n".join(_describe_export(folder, loaded, suites))), soft_wrap=True)
+
+
+def _describe_export(folder: str, pipelines: list[Pipeline], suites: list[ExportedSuite]) -> Iterator[str]:
+    for suite in suites:
+        yield f"{suite.name}: {format_count(suite.expectations, 'expectation')} on {suite.rows} per {suite.per}"
+    left_out = sum(expectation.on == "history" for pipeline in pipelines for expectation in pipeline.quality)
+    if left_out:
+        yield f"left out: {format_count(left_out, 'expectation')} on history, whose values are in the ledger"
+    yield f'Open the project: context = gx.get_context(mode="file", project_root_dir="{folder}")'
+    yield 'Validate rows: context.checkpoints.get(NAME).run(batch_parameters={"dataframe": ROWS})'
 
 
 def render_histories(pipeline: Pipeline, histories: list[ExpectationHistory]) -> RenderableType:

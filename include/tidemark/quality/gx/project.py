@@ -14,7 +14,8 @@ from typing import Any
 from tidemark.delta.filesystem import is_uri
 from tidemark.delta.pipeline_tables import PipelineTables
 
-_PROJECT_LOCK = Lock()
+PROJECT_LOCK = Lock()
+"""Held while a thread has a project, since Great Expectations keeps it in global variables."""
 
 
 def import_gx_in_background() -> None:
@@ -97,5 +98,5 @@ def open_project(tables: PipelineTables) -> Iterator[Any]:
             "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
         }
     }
-    with _PROJECT_LOCK:
+    with PROJECT_LOCK:
         yield import_gx().get_context(mode="ephemeral", project_config=config)
