@@ -1,0 +1,145 @@
+"""List the private parts of Great Expectations that Tidemark relies on, which any update may move.
+
+Great Expectations marks its public API with the decorator `public_api`. All else is private, also without an
+underscore. The list is that of 1.24. `tests/quality/test_private_api.py` compares it with the installed version, and
+with the imports of this package. Behind the names, `test_batched_engine*.py` compares results.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+PRIVATE_PARTS: Mapping[str, str] = {
+    # `grouped`: Great Expectations computes metrics of one batch at a time. The engine replaces how it resolves
+    # aggregates, to compute those of all slices by one query.
+    "batched_engine": """
+        core.id_dict:IDDict
+        core.id_dict:IDDict.to_id
+        execution_engine.sparkdf_execution_engine:SparkDFExecutionEngine(spark, persist)
+        execution_engine.sparkdf_execution_engine:SparkDFExecutionEngine.dataframe
+        execution_engine.sparkdf_execution_engine:SparkDFExecutionEngine.get_domain_records(domain_kwargs)
+        execution_engine.sparkdf_execution_engine:SparkDFExecutionEngine.load_batch_data(batch_id, batch_data)
+        execution_engine.sparkdf_execution_engine:SparkDFExecutionEngine.resolve_metric_bundle(metric_fn_bundle)
+        execution_engine.execution_engine:MetricComputationConfiguration(metric_configuration)
+        execution_engine.execution_engine:MetricComputationConfiguration(metric_fn, compute_domain_kwargs)
+        expectations.expectation:Expectation.configuration
+        expectations.expectation:Expectation.get_validation_dependencies(execution_engine, runtime_configuration)
+        expectations.expectation:Expectation.metrics_validate(metrics, runtime_configuration, execution_engine)
+        expectations.registry:get_metric_provider(metric_name, execution_engine)
+        util:convert_to_json_serializable(data)
+        validator.metric_configuration:MetricConfiguration.id
+        validator.metric_configuration:MetricConfiguration.metric_dependencies
+        validator.metric_configuration:MetricConfiguration.metric_domain_kwargs
+        validator.metric_configuration:MetricConfiguration.metric_name
+        validator.metric_configuration:MetricConfiguration.metric_value_kwargs
+        validator.metrics_calculator:MetricsCalculator(execution_engine, show_progress_bars)
+        validator.metrics_calculator:MetricsCalculator.build_metric_dependency_graph(metric_configurations)
+        validator.validation_graph:MetricEdge.left
+        validator.validation_graph:MetricEdge.right
+        validator.validation_graph:ValidationGraph(execution_engine)
+        validator.validation_graph:ValidationGraph.add(edge)
+        validator.validation_graph:ValidationGraph.edges
+        validator.validation_graph:ValidationGraph.resolve(runtime_configuration, show_progress_bars)
+        validator.validator:ValidationDependencies.get_metric_configurations
+        validator.validator:Validator(execution_engine)
+        validator.validator:Validator.graph_validate(configurations, runtime_configuration)
+        validator.validator:Validator.metrics_calculator
+        """,
+    # Rows that violate an expectation: the metric `.condition` as a column, on the rows of its domain.
+    "failing_rows": """
+        validator.metric_configuration:MetricConfiguration(metric_name, metric_domain_kwargs, metric_value_kwargs)
+        validator.metrics_calculator:MetricsCalculator.get_metric(metric)
+        """,
+    # The expectation `rows`, and SQL as `row_condition`.
+    "row_rules": """
+        expectations.expectation:ColumnMapExpectation.map_metric
+        expectations.expectation:ColumnMapExpectation.success_keys
+        expectations.metrics.map_metric_provider:ColumnMapMetricProvider.condition_value_keys
+        expectations.metrics.map_metric_provider:column_condition_partial(engine)
+        expectations.row_conditions:PassThroughCondition(pass_through_filter)
+        """,
+    # The fast path writes a result as Great Expectations does, under the same path. `test_gate.py` compares the files.
+    "fast_path": """
+        data_context.types.resource_identifiers:ValidationResultIdentifier.from_tuple(tuple_)
+        data_context.types.resource_identifiers:ValidationResultIdentifier.to_tuple
+        """,
+    "project": """
+        data_context.types.resource_identifiers:ExpectationSuiteIdentifier(name)
+        data_context:AbstractDataContext._add_fluent_datasource(datasource)
+        data_context:AbstractDataContext.validation_results_store
+        data_context.store:ValidationResultsStore.list_keys
+        data_context.store:ValidationResultsStore.set(key, value)
+        expectations.registry:get_expectation_impl(expectation_name)
+        """,
+    "object_store": """
+        data_context.store.tuple_store_backend:TupleStoreBackend(platform_specific_separator)
+        data_context.store.tuple_store_backend:TupleStoreBackend._convert_filepath_to_key(filepath)
+        data_context.store.tuple_store_backend:TupleStoreBackend._convert_key_to_filepath(key)
+        data_context.store.tuple_store_backend:TupleStoreBackend._url_path_escape_special_characters(path)
+        data_context.store.tuple_store_backend:TupleStoreBackend.STORE_BACKEND_ID_KEY
+        data_context.store.tuple_store_backend:TupleStoreBackend.is_ignored_key(key)
+        exceptions.exceptions:InvalidKeyError(message)
+        """,
+    "notification_channels": """
+        checkpoint.actions:ValidationAction._data_context
+        render.renderer.email_renderer:EmailRenderer.render(checkpoint_result)
+        render.renderer.microsoft_teams_renderer:MicrosoftTeamsRenderer._build_payload(blocks, data_docs_pages)
+        render.renderer.microsoft_teams_renderer:MicrosoftTeamsRenderer.render
+        render.renderer.slack_renderer:SlackRenderer.concatenate_text_blocks(action_name, text_blocks)
+        render.renderer.slack_renderer:SlackRenderer.render
+        """,
+}
+"""Names by the module of this package that relies on them, as `MODULE:NAME(PARAMETER, ...)`. The parameters are those
+that Tidemark passes."""
+METRICS = (
+    "column.distinct_values.missing_from_column.count",
+    "column.distinct_values.not_in_set.count",
+    "column.median",
+    "column.most_common_value",
+    "column.non_null_proportion",
+    "column.quantile_values",
+    "column.unique_proportion",
+    "column_values.nonnull.unexpected_count",
+    "column_values.null.unexpected_count",
+    "column_values.unique.unexpected_count",
+    "compound_columns.unique.unexpected_count",
+    "table.column_count",
+    "table.column_types",
+    "table.columns",
+    "table.row_count",
+)
+"""Metrics that the grouped queries know by name, of Spark's engine."""
+
+
+def list_moved_parts() -> list[str]:
+    """List the private parts that the installed version lacks, or that no longer have a parameter. Takes seconds."""
+    return [
+        f"{module}: {problem}"
+        for module, parts in PRIVATE_PARTS.items()
+        for part in parts.strip().splitlines()
+        if (problem := _find_problem(part.strip()))
+    ]
+
+
+def _find_problem(part: str) -> str:
+    path, _, listed = part.rstrip(")").partition("(")
+    module, _, names = path.partition(":")
+    try:
+        found: Any = importlib.import_module(f"great_expectations.{module}")
+    except ImportError:
+        return f"there is no module {module}"
+    for name in names.split("."):
+        if not _has_name(found, name):
+            return f"{module} has no {names}"
+        found = getattr(found, name, None)
+    parameters = listed.split(", ") if listed else []
+    missing = [name for name in parameters if name not in inspect.signature(found).parameters]
+    return f"{module}:{names} has no parameter {', '.join(missing)}" if missing else ""
+
+
+def _has_name(owner: Any, name: str) -> bool:
+    """Return True if a module or class has an attribute, or declares one that its instances have."""
+    return hasattr(owner, name) or name in inspect.get_annotations(owner)
