@@ -3,7 +3,9 @@
 import email
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pandas as pd
@@ -16,6 +18,7 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.quality.evaluation_scope import JobRows
 from tidemark.quality.gate import validate_output
 from tidemark.quality.gx import notification_channels
+from tidemark.quality.gx.notification_actions import PagerdutyAction
 from tidemark.quality.invariants import INVARIANTS
 from tidemark.quality.notification import Notification, send_notification
 from tidemark.timegrid.slices import Grid
@@ -105,6 +108,92 @@ def test_send_notification_by_mail_reaches_all_recipients(notify):
     assert [recipient.partition(":")[2] for recipient in recipients] == ["<a@example.org>", "<b@example.org>"]
     assert mail["Subject"] == "orders: quality failed"
     assert all(sentence in part.get_payload(decode=True).decode() for sentence in SENTENCES[1:])
+
+
+def test_send_notification_to_pagerduty_triggers_an_incident(notify):
+    with webhooks(status=202) as (url, requests):
+        connection = {"conn_type": "http", "host": f"{url}/v2/enqueue", "password": "r0uting"}
+        assert notify(create_receiver("pagerduty"), tidemark_x=connection) == []
+
+    [(path, _, event)] = requests
+    assert path == "/v2/enqueue"
+    assert (event["routing_key"], event["event_action"], event["dedup_key"]) == (
+        "r0uting",
+        "trigger",
+        "tidemark/orders",
+    )
+    assert (event["payload"]["summary"], event["payload"]["severity"]) == ("orders: quality failed", "critical")
+    assert all(sentence in json.dumps(event["payload"]["custom_details"]) for sentence in SENTENCES[2:])
+
+
+def test_send_notification_to_pagerduty_resolves_the_incident_once_all_passed(failed_validation):
+    _, _, notification = failed_validation
+    with webhooks(status=202) as (url, requests):
+        action = PagerdutyAction.create(url, "key", replace(notification, outcome="passed", failures=()))
+        assert action._run_pypd_alert("orders", "unused") == {"pagerduty_alert_result": True}
+
+    [(_, _, event)] = requests
+    assert (event["event_action"], event["payload"]["severity"]) == ("resolve", "info")
+
+
+@pytest.mark.parametrize("region", [None, "eu"])
+def test_send_notification_to_opsgenie_has_the_failures_as_description(notify, monkeypatch, region):
+    requests = []
+
+    def post(_, url, **request):
+        requests.append((url, request))
+        return SimpleNamespace(raise_for_status=lambda: None)
+
+    monkeypatch.setattr("requests.Session.post", post)
+    connection = {"conn_type": "opsgenie", "password": "s3cret", "extra": {"region": region, "priority": "P1"}}
+    assert notify(create_receiver("opsgenie"), tidemark_x=connection) == []
+
+    [(url, request)] = requests
+    assert url == ("https://api.eu.opsgenie.com/v2/alerts" if region else "https://api.opsgenie.com/v2/alerts")
+    assert request["headers"] == {"Authorization": "GenieKey s3cret"}
+    assert request["json"]["priority"] == "P1"
+    assert all(sentence in request["json"]["description"] for sentence in SENTENCES)
+
+
+TOPIC = "arn:aws:sns:eu-central-1:123456789012:quality"
+
+
+def test_send_notification_to_sns_publishes_lines_to_the_topic(notify, monkeypatch):
+    messages, sessions = [], []
+
+    class Session:
+        def __init__(self, **arguments):
+            sessions.append(arguments)
+
+        def client(self, name, endpoint_url):
+            assert (name, endpoint_url) == ("sns", "http://localhost:1")
+            return SimpleNamespace(publish=lambda **message: messages.append(message) or {"MessageId": "1"})
+
+    monkeypatch.setattr("great_expectations.compatibility.aws.boto3", SimpleNamespace(Session=Session))
+    monkeypatch.setattr(notification_channels, "find_spec", lambda name: name)
+    extra = {"endpoint_url": "http://localhost:1"}
+    connection = {"conn_type": "aws", "login": "key", "password": "s3cret", "extra": extra}
+    assert notify(create_receiver("sns", topic=TOPIC), tidemark_x=connection) == []
+
+    assert sessions == [{"aws_access_key_id": "key", "aws_secret_access_key": "s3cret", "region_name": "eu-central-1"}]
+    [message] = messages
+    assert (message["TopicArn"], message["Subject"]) == (TOPIC, "orders: quality failed")
+    assert all(sentence in message["Message"] for sentence in SENTENCES[1:])
+
+
+@pytest.mark.parametrize(
+    ("channel", "settings", "conn_type", "message"),
+    [
+        ("pagerduty", {}, "http", "The connection has no password. Set it to the integration key."),
+        ("opsgenie", {}, "opsgenie", "The connection has no password. Set it to the API key."),
+        ("sns", {"topic": TOPIC}, "aws", "The package boto3 is not installed. Install it where the driver runs."),
+    ],
+)
+def test_send_notification_to_alert_service_without_requirement_warns(notify, channel, settings, conn_type, message):
+    if channel == "sns" and find_spec("boto3"):
+        pytest.skip("boto3 is installed")
+    [line] = notify(create_receiver(channel, **settings), tidemark_x={"conn_type": conn_type})
+    assert line.endswith(message)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from tidemark.config.base import Settings
 
-Channel = Literal["slack", "teams", "webhook", "email"]
-CHANNELS: tuple[Channel, ...] = ("slack", "teams", "webhook", "email")
+Channel = Literal["slack", "teams", "webhook", "email", "pagerduty", "opsgenie", "sns"]
+CHANNELS: tuple[Channel, ...] = get_args(Channel)
 
 
 class Connection(Settings):
@@ -33,6 +33,13 @@ class MailConnection(Connection):
         return self
 
 
+class TopicConnection(Connection):
+    """Account of Amazon Web Services, and a topic in it."""
+
+    topic: str = Field(pattern=r"^arn:[\w-]+:sns:[\w-]+:\d+:[\w-]+$")
+    """ARN of the topic, such as arn:aws:sns:eu-central-1:123456789012:quality."""
+
+
 class Receiver(Settings):
     """Receiver of validation results on one channel: `{slack: {connection: tidemark_slack}, when: failed}`."""
 
@@ -44,6 +51,12 @@ class Receiver(Settings):
     """HTTP endpoint that receives validation results as JSON by POST. Connection type http."""
     email: MailConnection | None = None
     """Mail. Connection type smtp."""
+    pagerduty: Connection | None = None
+    """PagerDuty. The connection's password is the integration key. Connection type pagerduty_events or http."""
+    opsgenie: Connection | None = None
+    """Opsgenie. The connection's password is the API key. Connection type opsgenie or http."""
+    sns: TopicConnection | None = None
+    """Amazon SNS, with the package boto3. Connection type aws."""
     when: Literal["failed", "warned", "always"] = "failed"
     """Results that are sent. `failed`: slices that were not published. `warned`: also slices with a failed expectation
     of lower severity. `always`: all results."""

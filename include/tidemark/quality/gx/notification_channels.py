@@ -1,4 +1,4 @@
-"""Send notifications to Slack, Microsoft Teams, webhooks and mail by Great Expectations' actions.
+"""Send notifications to chats, alert services, webhooks and mail by Great Expectations' actions.
 
 Addresses and secrets are read from connections in the environment. Imports Great Expectations, which takes seconds.
 """
@@ -10,26 +10,32 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from html import escape
+from importlib.util import find_spec
 from threading import Thread
-from typing import Any, Literal
+from typing import Any
 
-import requests
 from great_expectations.checkpoint.actions import (
     ActionContext,
     EmailAction,
     MicrosoftTeamsNotificationAction,
+    OpsgenieAlertAction,
     SlackNotificationAction,
     ValidationAction,
 )
 from great_expectations.checkpoint.checkpoint import Checkpoint, CheckpointResult
 from great_expectations.core import ExpectationSuiteValidationResult, RunIdentifier
-from great_expectations.render.renderer.email_renderer import EmailRenderer
-from great_expectations.render.renderer.microsoft_teams_renderer import MicrosoftTeamsRenderer
-from great_expectations.render.renderer.slack_renderer import SlackRenderer
-from typing_extensions import override
 
 from tidemark.config.notify import Channel, Receiver, get_connection_variable
+from tidemark.quality.gx.notification_actions import (
+    PAGERDUTY_URL,
+    MailText,
+    OpsgenieText,
+    PagerdutyAction,
+    SlackText,
+    SnsAction,
+    TeamsText,
+    WebhookAction,
+)
 from tidemark.quality.notification import Notification
 
 TIMEOUT_SECONDS = 5.0
@@ -44,6 +50,9 @@ _CONNECTION_TYPES: Mapping[Channel, tuple[str, ...]] = {
     "teams": _HTTP,
     "webhook": _HTTP,
     "email": ("smtp", "email"),
+    "pagerduty": ("pagerduty_events", *_HTTP),
+    "opsgenie": ("opsgenie", *_HTTP),
+    "sns": ("aws",),
 }
 """Allowed connection types by channel."""
 
@@ -148,7 +157,7 @@ def _create_slack_action(_: Receiver, connection: Mapping[str, Any], notificatio
         name="quality",
         slack_webhook=_build_webhook_url(connection),
         notify_on="all",
-        renderer=_SlackRenderer(notification),
+        renderer=SlackText(notification),
     )
 
 
@@ -157,7 +166,7 @@ def _create_teams_action(_: Receiver, connection: Mapping[str, Any], notificatio
         name="quality",
         teams_webhook=_build_webhook_url(connection),
         notify_on="all",
-        renderer=_TeamsRenderer(notification),
+        renderer=TeamsText(notification),
     )
 
 
@@ -186,8 +195,55 @@ def _create_email_action(
         use_ssl=ssl,
         use_tls=not ssl and not extra.get("disable_tls"),
         notify_on="all",
-        renderer=_MailRenderer(notification),
+        renderer=MailText(notification),
     )
+
+
+def _create_pagerduty_action(
+    _: Receiver, connection: Mapping[str, Any], notification: Notification
+) -> ValidationAction:
+    url = _parse_address({**connection, "password": None})[0] if connection.get("host") else PAGERDUTY_URL
+    return PagerdutyAction.create(url, _require_password(connection, "the integration key"), notification)
+
+
+def _create_opsgenie_action(_: Receiver, connection: Mapping[str, Any], notification: Notification) -> ValidationAction:
+    extra = connection["extra"]
+    return OpsgenieAlertAction(
+        name="quality",
+        api_key=_require_password(connection, "the API key"),
+        region=extra.get("region"),
+        priority=extra.get("priority", "P3"),
+        notify_on="all",
+        renderer=OpsgenieText(notification),
+    )
+
+
+def _create_sns_action(
+    receiver: Receiver, connection: Mapping[str, Any], notification: Notification
+) -> ValidationAction:
+    if find_spec("boto3") is None:
+        raise _ConnectionError("The package boto3 is not installed. Install it where the driver runs.")
+    assert receiver.sns, "the channel is sns"
+    extra = connection["extra"]
+    session = {
+        "aws_access_key_id": connection.get("login") or None,
+        "aws_secret_access_key": connection.get("password") or None,
+        "region_name": extra.get("region_name") or receiver.sns.topic.split(":")[3],
+    }
+    return SnsAction(
+        name="quality",
+        sns_topic_arn=receiver.sns.topic,
+        sns_message_subject=notification.title,
+        session=session,
+        endpoint_url=extra.get("endpoint_url"),
+        lines=notification.lines,
+    )
+
+
+def _require_password(connection: Mapping[str, Any], what: str) -> str:
+    if password := connection.get("password"):
+        return str(password)
+    raise _ConnectionError(f"The connection has no password. Set it to {what}.")
 
 
 _CREATE_ACTION: Mapping[Channel, Callable[[Receiver, Mapping[str, Any], Notification], ValidationAction]] = {
@@ -195,75 +251,10 @@ _CREATE_ACTION: Mapping[Channel, Callable[[Receiver, Mapping[str, Any], Notifica
     "teams": _create_teams_action,
     "webhook": _create_webhook_action,
     "email": _create_email_action,
+    "pagerduty": _create_pagerduty_action,
+    "opsgenie": _create_opsgenie_action,
+    "sns": _create_sns_action,
 }
-
-
-class WebhookAction(ValidationAction):
-    """Action that posts JSON. Great Expectations' own webhook action posts a form."""
-
-    type: Literal["tidemark_webhook"] = "tidemark_webhook"
-    url: str
-    token: str | None = None
-    """Bearer token."""
-    content: dict[str, Any]
-
-    @override
-    def run(self, checkpoint_result: CheckpointResult, action_context: ActionContext | None = None) -> dict[str, Any]:
-        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        response = requests.post(
-            self.url, json=self.content, headers=headers, timeout=TIMEOUT_SECONDS, allow_redirects=False
-        )
-        return {"webhook_result": 200 <= response.status_code < 300}  # noqa: PLR2004 - HTTP's codes of success
-
-
-class _SlackRenderer(SlackRenderer):
-    def __init__(self, notification: Notification) -> None:
-        super().__init__()
-        self.notification = notification
-
-    @override
-    def render(self, *_: Any, **__: Any) -> list[dict[str, Any]]:
-        # Slack reads <...> as links and mentions.
-        texts = (
-            line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for line in self.notification.lines
-        )
-        return [{"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in texts]
-
-    @override
-    def concatenate_text_blocks(
-        self, action_name: str, text_blocks: list[dict[str, Any]], *_: Any, **__: Any
-    ) -> dict[str, Any]:
-        header = {"type": "header", "text": {"type": "plain_text", "text": self.notification.title[:150]}}
-        return {"text": self.notification.title, "blocks": [header, *text_blocks]}
-
-
-class _TeamsRenderer(MicrosoftTeamsRenderer):
-    def __init__(self, notification: Notification) -> None:
-        super().__init__()
-        self.notification = notification
-
-    @override
-    def render(self, *_: Any, **__: Any) -> dict[str, Any]:
-        # In rich text blocks Teams detects no links.
-        weighted_lines = (
-            (self.notification.title, "bolder"),
-            *((line, "default") for line in self.notification.lines),
-        )
-        blocks = [
-            {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": line, "weight": weight}]}
-            for line, weight in weighted_lines
-        ]
-        return self._build_payload(blocks=blocks, data_docs_pages=None)
-
-
-class _MailRenderer(EmailRenderer):
-    def __init__(self, notification: Notification) -> None:
-        super().__init__()
-        self.notification = notification
-
-    @override
-    def render(self, checkpoint_result: CheckpointResult) -> tuple[str, str]:
-        return self.notification.title, "".join(f"<p>{escape(line)}</p>" for line in self.notification.lines)
 
 
 def _create_checkpoint_result(notification: Notification, result_id: Any) -> CheckpointResult:

@@ -84,10 +84,19 @@ PRIVATE_PARTS: Mapping[str, str] = {
         exceptions.exceptions:InvalidKeyError(message)
         """,
     "notification_channels": """
+        checkpoint.actions:OpsgenieAlertAction(api_key, region, priority, renderer)
         checkpoint.actions:ValidationAction._data_context
+        """,
+    "notification_actions": """
+        checkpoint.actions:PagerdutyAlertAction(api_key, routing_key, severity)
+        checkpoint.actions:PagerdutyAlertAction._run_pypd_alert(dedup_key, message)
+        checkpoint.actions:SNSNotificationAction(sns_topic_arn, sns_message_subject)
+        checkpoint.actions:SNSNotificationAction._send_sns_notification(sns_subject, validation_results)
+        compatibility:aws.boto3
         render.renderer.email_renderer:EmailRenderer.render(checkpoint_result)
         render.renderer.microsoft_teams_renderer:MicrosoftTeamsRenderer._build_payload(blocks, data_docs_pages)
         render.renderer.microsoft_teams_renderer:MicrosoftTeamsRenderer.render
+        render.renderer.opsgenie_renderer:OpsgenieRenderer.render(checkpoint_result)
         render.renderer.slack_renderer:SlackRenderer.concatenate_text_blocks(action_name, text_blocks)
         render.renderer.slack_renderer:SlackRenderer.render
         """,
