@@ -19,7 +19,7 @@ from benchmarks.measure import measure
 from benchmarks.peers.own import Tidemark, create_pipeline
 from benchmarks.peers.peer import Work
 from tidemark.comparison import Comparison, ComparisonRequest, compare
-from tidemark.comparison.compare import NOT_COMPARED
+from tidemark.comparison.compared_columns import NOT_COMPARED
 from tidemark.quality.gx.project import import_gx_in_background
 from tidemark.spark.session import get_spark_session
 

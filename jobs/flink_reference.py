@@ -19,7 +19,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.comparison.compare import NOT_COMPARED
+from tidemark.comparison.compared_columns import NOT_COMPARED
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.sides import SIDES
 from tidemark.delta.paths import resolve_lake_root

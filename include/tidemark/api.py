@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidemark import comparison
 from tidemark.comparison import Comparison, ComparisonRequest
-from tidemark.comparison.row_history import RowHistory, explain_rows
+from tidemark.comparison.chain_history import explain_rows
+from tidemark.comparison.row_history import RowHistory
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.sides import SideName
 from tidemark.delta.paths import resolve_lake_root
@@ -112,7 +113,7 @@ def read_committed(
 def explain(
     spark: SparkSession, pipeline: Pipeline, lake: str | Path, side: SideName, values: Mapping[str, str]
 ) -> tuple[RowHistory, ...]:
-    """Explain what happened to input rows: arrival, lateness, matches and eviction. Read-only.
+    """Explain what happened to input rows, and in a chain to their emissions in later joins. Read-only.
 
     Args:
         spark: A session with Delta Lake.
@@ -124,6 +125,7 @@ def explain(
     Raises:
         UserError: No such column, no such row, or too many rows.
         SliceOrderError: No slice is committed.
+        PipelineFileError: There is no file of a pipeline whose output is an input.
     """
     return explain_rows(spark, pipeline, resolve_lake_root(str(lake)), side, values)
 

@@ -247,7 +247,7 @@ def test_render_row_quotes_strings_that_look_like_others(value, shown):
     comparison = Comparison("p", "t", None, "", "", 9, (cause,), (), (), 0.1, leading_columns=tuple(row))
 
     assert f"{shown} left_happened 2024-01-01T10:00:00.000001Z" in print_wide(render_comparison(comparison))
-    assert f"{shown} left_happened" in print_wide(render_row_histories([RowHistory("left", row, ())]))
+    assert f"{shown} left_happened" in print_wide(render_row_histories([RowHistory("orders", "left", row, ())]))
 
 
 def print_wide(renderable):
@@ -325,3 +325,15 @@ def read_cells(output):
             columns = zip(*(re.split("[│┃]", line)[1:-1] for line in lines), strict=True)
             cells |= {"".join("".join(parts).split()) for parts in columns}
     return cells
+
+
+def test_render_chain_names_the_pipeline_of_rows_and_causes():
+    row = {"left_k": "a", "_number": 1, "_input": "right", "_lateness_ms": 180_000, "_pipeline": "orders_payments"}
+    cause = Cause("late in the batch", "batch", 1, (row,))
+    comparison = Comparison("p", "t", None, "", "", 9, (cause,), (), (), 0.1, leading_columns=("left_k",))
+    histories = [RowHistory(name, "left", {"k": "a"}, ()) for name in ("orders_payments", "orders_shipments")]
+
+    shown = "left_k a: in orders_payments: right row 3 min 00 s behind the watermark"
+    assert shown in print_wide(render_comparison(comparison))
+    assert "left row of orders_shipments: k a" in print_wide(render_row_histories(histories))
+    assert "left row k a" in print_wide(render_row_histories(histories[:1]))

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from jobs.land_flights import land
 from tidemark.comparison import ComparisonRequest, compare
-from tidemark.comparison.compare import NOT_COMPARED
+from tidemark.comparison.compared_columns import NOT_COMPARED
 from tidemark.config import Pipeline, load_pipeline, with_overrides
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from tests.comparison.conftest import LEFT_JOIN
 from tidemark import cli
 from tidemark.comparison import ComparisonRequest
-from tidemark.comparison.row_history import explain_rows
+from tidemark.comparison.chain_history import explain_rows
 from tidemark.ledger.ledger import Ledger
 from tidemark.report import Invocation, collect_report_data
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark import cli
-from tidemark.comparison.row_history import explain_rows
+from tidemark.comparison.chain_history import explain_rows
 from tidemark.comparison.row_lookup import format_row, parse_row
 from tidemark.config import TimeColumn
 from tidemark.errors import UserError

@@ -8,6 +8,8 @@ import yaml
 
 from tests.config.pipeline_files import PROJECT
 from tidemark.config import load_pipeline
+from tidemark.config.candidate_version import to_candidate
+from tidemark.config.chain_files import load_readers, load_upstreams
 from tidemark.config.loader import with_overrides
 from tidemark.config.output_stream import compute_order_factor, compute_watermark_delay
 from tidemark.errors import PipelineFileError
@@ -119,3 +121,24 @@ def test_compute_order_factor_three_joins_gives_both_inputs_one_order(tmp_path: 
 def test_load_pipeline_fourth_join_with_output_stream_is_refused(tmp_path):
     with pytest.raises(PipelineFileError, match="output_stream: a chain has at most 4 joins, and this is number 4"):
         load_chain(tmp_path, 4)
+
+
+def test_load_upstreams_finds_file_by_name_of_its_pipeline(tmp_path):
+    pipeline = load(tmp_path)
+    (tmp_path / "orders_payments.yaml").rename(tmp_path / "orders.yaml")
+    (tmp_path / "broken.yaml").write_text("[")
+
+    assert {side: upstream.name for side, upstream in load_upstreams(pipeline).items()} == {"left": "orders_payments"}
+
+    (tmp_path / "orders.yaml").unlink()
+    with pytest.raises(PipelineFileError, match="shipments reads the output of orders_payments, but there is no valid"):
+        load_upstreams(pipeline)
+
+
+def test_load_readers_leaves_out_other_outputs_and_invalid_files(tmp_path):
+    shipments = load(tmp_path)
+    (orders,) = load_upstreams(shipments).values()
+    (tmp_path / "broken.yaml").write_text("[")
+
+    assert [(reader.name, side) for reader, side in load_readers(orders)] == [("shipments", "left")]
+    assert load_readers(shipments) == load_readers(to_candidate(orders, "wide")) == []

@@ -6,11 +6,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from tidemark.cli.status import summarize_status
+from tidemark.comparison.chain_history import explain_rows
 from tidemark.comparison.compare import compare
 from tidemark.comparison.dialect_diff import compare_dialects
 from tidemark.comparison.minimal_example import find_minimal_example
 from tidemark.comparison.result import ComparisonRequest
-from tidemark.comparison.row_history import explain_rows
 from tidemark.comparison.what_if import vary_setting
 from tidemark.config.candidate_version import with_stored_config
 from tidemark.errors import PipelineFileError, UserError

@@ -1,7 +1,8 @@
-"""Chains of pipelines over Delta tables: slices, reprocessing, and what a pipeline waits for."""
+"""Chains of pipelines over Delta tables: slices, reprocessing, causes of differences, and histories of rows."""
 
 import os
 import random
+import shutil
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import yaml
 
+from tidemark.comparison import ComparisonRequest, compare
+from tidemark.comparison.chain_history import explain_rows
 from tidemark.config import load_pipeline
 from tidemark.config.loader import with_overrides
 from tidemark.errors import IncompleteInputError, SliceOrderError, UserError
@@ -22,6 +25,10 @@ ROW = "k string, happened timestamp, arrived timestamp, v int"
 PROMISE = "A reprocess of a pipeline reruns only the slices of the next join whose input has changed."
 SCHEDULES = int(os.environ.get("TIDEMARK_CHAIN_SCHEDULES", "1"))
 SLICES = 4
+LATE_IN_ORDERS = "37 minutes behind the watermark 2024-01-01T01:07Z, which the right input held"
+LATE_IN_SHIPMENTS = (
+    "35 minutes behind the watermark 2024-01-01T01:05Z, which the left input held as the output of orders"
+)
 
 
 def at(minute, second=0):
@@ -40,15 +47,15 @@ def create_rows(first, minutes, late=()):
 class Chain:
     """The pipelines `orders`, `shipments`, which reads the output of `orders`, and `deliveries`, which reads that."""
 
-    def __init__(self, spark, lake, folder, join_type, output, **settings):
+    def __init__(self, spark, lake, folder, output="", delay="1 minute", join_type="left", **settings):
         self.spark, self.lake = spark, lake
-        times = {"event_time": "happened", "arrival": "arrived", "tiebreak": "v", "watermark_delay": "1 minute"}
+        times = {"event_time": "happened", "arrival": "arrived", "tiebreak": "v", "watermark_delay": delay}
         content = {
             "name": f"orders{output}",
             "dialect": "flink-sql",
             "left": {"table": "a", **times},
             "right": {"table": "b", **times},
-            "join": {"keys": ["k"], "type": join_type, "interval": {"lower": "-2 minutes", "upper": "2 minutes"}},
+            "join": {"keys": ["k"], "type": "left", "interval": {"lower": "-2 minutes", "upper": "2 minutes"}},
             "slices": {"every": "30 minutes", "start": "2024-01-01T00:00:00Z"},
             "output_stream": True,
             "quality_defaults": False,
@@ -84,6 +91,24 @@ class Chain:
         plan = plan_compaction(settings, str(self.lake))
         return {merge.table: merge_files(self.spark, plan, merge) for merge in plan.merges}
 
+    def run_slices(self):
+        """Run both pipelines by turns, slice by slice."""
+        for end in (30, 60, 90, 120):
+            self.run(self.first, end=at(end), slices_per_job=1)
+            assert not self.plan(self.second, end=at(end)).notes
+            self.run(self.second, end=at(end), slices_per_job=1)
+
+    def run_at_once(self):
+        """Run each pipeline in one job."""
+        for settings in (self.first, self.second):
+            self.run(settings, end=at(120), drain=False)
+
+    def explain(self, settings, side, **values):
+        """Return the name of the pipeline and the steps of each history."""
+        texts = {name: str(value) for name, value in values.items()}
+        histories = explain_rows(self.spark, settings, str(self.lake), side, texts)
+        return [(history.pipeline, list(history.steps)) for history in histories]
+
     def read(self, settings):
         """Count the emissions by slice, kind and values of both inputs."""
         rows = self.spark.read.format("delta").load(f"{self.lake}/{settings.output}/emissions")
@@ -91,27 +116,39 @@ class Chain:
         return Counter(tuple(row) for row in rows.select("_slice", "_emission", *values).collect())
 
 
+@pytest.fixture(scope="module")
+def template(spark, tmp_path_factory):
+    """Write a lake in which both pipelines have run, and the same pipelines with a longer delay (`_slow`)."""
+    lake = tmp_path_factory.mktemp("chain")
+
+    def write(table, rows):
+        spark.createDataFrame(rows, ROW).coalesce(1).write.format("delta").save(str(lake / table))
+
+    write("a", create_rows(1000, range(120), late={35, 36, 70}))
+    write("b", [*create_rows(2000, range(0, 120, 2), late={50}), ("a", at(20), at(20, 30), None)])
+    write("c", create_rows(3000, range(0, 120, 3), late={65, 66}))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TIDEMARK_PIPELINES", str(lake))
+        Chain(spark, lake, lake).run_slices()
+        Chain(spark, lake, lake, "_slow", delay="45 minutes").run_at_once()
+    return lake
+
+
 @pytest.fixture
-def chain(spark, lake, tmp_path, monkeypatch):
+def chain(spark, lake, tmp_path, monkeypatch, template):
+    """Return a function that opens a chain in a copy of the lake."""
     monkeypatch.setenv("TIDEMARK_PIPELINES", str(tmp_path))
-    return lambda output="", join_type="left", **settings: Chain(spark, lake, tmp_path, join_type, output, **settings)
+    shutil.copytree(template, lake)
+    return lambda output="", **options: Chain(spark, lake, tmp_path, output, **options)
 
 
 @pytest.mark.promise(PROMISE)
 def test_run_chain_in_slices_and_in_one_job_emits_same_rows_and_reprocess_ripples(chain, write):
-    write("a", create_rows(1000, range(120), late={35, 36, 70}), ROW)
-    write("b", [*create_rows(2000, range(0, 120, 2), late={50}), ("a", at(20), at(20, 30), None)], ROW)
-    write("c", create_rows(3000, range(0, 120, 3), late={65, 66}), ROW)
     by_slice, at_once = chain(), chain("_at_once")
 
-    with pytest.raises(IncompleteInputError, match="orders has no committed slice. Run tidemark run orders first."):
-        by_slice.plan(by_slice.second, end=at(30))
-    for end in (30, 60, 90, 120):
-        by_slice.run(by_slice.first, end=at(end), slices_per_job=1)
-        assert not by_slice.plan(by_slice.second, end=at(end)).notes
-        by_slice.run(by_slice.second, end=at(end), slices_per_job=1)
-    for settings in (at_once.first, at_once.second):
-        at_once.run(settings, end=at(120), drain=False)
+    with pytest.raises(IncompleteInputError, match="orders_at_once has no committed slice. Run tidemark run orders_at"):
+        at_once.plan(at_once.second, end=at(30))
+    at_once.run_at_once()
 
     rows = by_slice.read(by_slice.second)
     assert rows == at_once.read(at_once.second)
@@ -147,12 +184,11 @@ def append_random_rows(rng, write, numbers):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SCHEDULES))
 def test_chain_after_random_commands_equals_run_from_scratch(chain, write, seed):
-    rng, numbers = random.Random(seed), iter(range(10_000))
+    rng, numbers = random.Random(seed), iter(range(10_000, 20_000))
     settings = {"on_late_arriving_rows": "reprocess", "join_type": rng.choice(["inner", "left", "full"])}
-    joins = chain(**settings)
+    joins = chain("_random", **settings)
     pipelines = joins.first, joins.second, joins.third
-    for table in "abcd":
-        write(table, create_rows(1000 * "abcd".index(table), range(0, 30 * SLICES, 3)), ROW)
+    write("d", create_rows(4000, range(0, 30 * SLICES, 3)), ROW)
 
     for _ in range(24):
         pipeline, last = rng.choice(pipelines), rng.randint(1, SLICES)
@@ -178,3 +214,77 @@ def test_chain_after_random_commands_equals_run_from_scratch(chain, write, seed)
     for pipeline, again in zip(pipelines, (fresh.first, fresh.second, fresh.third), strict=True):
         joins.run(again, end=at(30 * SLICES))
         assert joins.read(pipeline) == joins.read(again), pipeline.name
+
+
+def test_explain_rows_of_chain_follow_row_through_both_joins(chain):
+    pipelines = chain()
+
+    late, *emissions = pipelines.explain(pipelines.first, "left", v=1140)
+
+    assert late == (
+        "orders",
+        [
+            "happened 2024-01-01T00:30Z, arrived 2024-01-01T01:10Z: slice 2024-01-01T01:00Z",
+            f"late but processed in orders: {LATE_IN_ORDERS}; padded; a partner had arrived",
+            "padded in slice 2024-01-01T01:00Z, rows emitted: 1",
+            "left the buffers before the end of that slice",
+        ],
+    )
+    assert emissions == [
+        (
+            "shipments",
+            [
+                "emitted by orders: padded in slice 2024-01-01T01:00Z, at 2024-01-01T01:10Z, order 1167361",
+                "its rows there: tidemark explain orders --left k=a,happened=2024-01-01T00:30Z",
+                "happened 2024-01-01T00:30Z, arrived 2024-01-01T01:10Z: slice 2024-01-01T01:00Z",
+                f"late but processed in shipments: {LATE_IN_SHIPMENTS}; padded; a partner had arrived",
+                "padded in slice 2024-01-01T01:00Z, rows emitted: 1",
+                "left the buffers before the end of that slice",
+            ],
+        )
+    ]
+    [(name, steps)] = pipelines.explain(pipelines.second, "left", left_v=1000, right_v=2000)
+    place, command = steps[:2]
+    assert (name, place) == (
+        "shipments",
+        f"emitted by orders: matched in slice 2024-01-01T00:00Z, at 2024-01-01T00:00Z, order {2000 * 1024}",
+    )
+    row = "k=a,happened=2024-01-01T00:00Z"
+    assert command == f"its rows there: tidemark explain orders --left {row} --right {row}"
+
+
+def test_compare_chain_finds_causes_in_both_joins(spark, chain):
+    """The stream had a longer delay, and its table is altered: a value, a row of no input, and a row too few."""
+    pipelines, slow = chain(), chain("_slow", delay="45 minutes")
+    ours, theirs = (
+        spark.read.format("delta").load(f"{pipelines.lake}/{settings.output}/emissions").drop("_slice", "_pane")
+        for settings in (pipelines.second, slow.second)
+    )
+    common = ours.intersectAll(theirs).where("_emission = 'matched' AND left_right_v IS NOT NULL")
+    changed, copied, removed = common.orderBy("left_left_v", "left_right_v").take(3)
+    added = [changed.asDict() | {"left_right_v": -1}, copied.asDict() | {"left_left_v": -1}]
+    stream = theirs.exceptAll(spark.createDataFrame([changed, removed], theirs.schema))
+    stream = stream.unionByName(spark.createDataFrame(added, theirs.schema))
+    stream.write.format("delta").save(f"{pipelines.lake}/stream")
+    request = ComparisonRequest("stream", examples=100)
+    result = compare(spark, pipelines.second, str(pipelines.lake), request, slow.second)
+
+    examples = [(cause.cause, row) for cause in result.causes for row in cause.examples]
+    late = [row for cause, row in examples if cause == "late in the batch"]
+    assert {row["_pipeline"] for row in late} == {"orders", "shipments"}
+    for row in late:
+        is_late_in_orders = {row["left_left_v"], row["left_right_v"]} & {1140, 1141, 2100, 2101}
+        assert row["_pipeline"] == ("orders" if is_late_in_orders else "shipments")
+        assert row["_input"] == ("left" if row["left_left_v"] in {1140, 1141} else "right")
+        assert timedelta(minutes=36) <= timedelta(milliseconds=row["_lateness_ms"]) <= timedelta(minutes=38)
+    others = [(cause, row["left_left_v"], row.get("_pipeline")) for cause, row in examples if row not in late]
+    assert others == [
+        ("changed value", changed["left_left_v"], None),
+        ("changed value", changed["left_left_v"], None),
+        ("missing in an input", -1, "orders"),
+        ("other settings", 1140, "orders"),
+        ("other settings", 1141, "orders"),
+        ("unexplained", removed["left_left_v"], None),
+    ]
+    assert result.unexplained == 1
+    assert result.differences == len(examples) - 1, "a changed row counts once"

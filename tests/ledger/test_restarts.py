@@ -7,7 +7,7 @@ import pytest
 
 from tidemark.checkpoints.checkpoint_ref import CheckpointRef
 from tidemark.checkpoints.verification import verify_checkpoint
-from tidemark.comparison.row_history import explain_rows
+from tidemark.comparison.chain_history import explain_rows
 from tidemark.errors import SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.integrity.check import check_integrity

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from tidemark.comparison import CAUSES, Comparison
-from tidemark.comparison.causes import REMEDIES
+from tidemark.comparison.cause_descriptions import REMEDIES
 from tidemark.comparison.row_history import RowHistory
 from tidemark.comparison.what_if import Outcome, WhatIf
 from tidemark.config.types import format_duration, format_instant
@@ -50,7 +50,10 @@ def create_report(periods=40, unexplained=2):
     row = {"left_k": HOSTILE, "left_happened": "2024-01-01T00:20:00.000Z", "_slice": "2024-01-01T00:00:00.000Z"}
     row |= {"left_gate": "B7 "} | {f"left_value_{number}": number for number in range(30)}
     history = RowHistory(
-        "left", {"k": HOSTILE}, ("happened 2024-01-01T00:20Z", "late: 27 minutes behind the watermark")
+        "orders_by_arrival",
+        "left",
+        {"k": HOSTILE},
+        ("happened 2024-01-01T00:20Z", "late: 27 minutes behind the watermark"),
     )
     counts = {"late in the stream": explained, "unexplained": unexplained}
     causes = tuple(

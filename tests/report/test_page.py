@@ -11,7 +11,7 @@ import pytest
 
 from tests.report.sample_reports import HOSTILE, START, create_report, create_report_without_differences
 from tidemark.comparison import CAUSES
-from tidemark.comparison.causes import REMEDIES
+from tidemark.comparison.cause_descriptions import REMEDIES
 from tidemark.config.local_days import DAY_MICROS
 from tidemark.config.types import parse_instant, to_micros
 from tidemark.errors import UserError

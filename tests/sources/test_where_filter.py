@@ -7,10 +7,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.cli.status import summarize_status
+from tidemark.comparison.chain_history import explain_rows
 from tidemark.comparison.compare import compare
 from tidemark.comparison.dialect_diff import compare_dialects
 from tidemark.comparison.result import ComparisonRequest
-from tidemark.comparison.row_history import explain_rows
 from tidemark.errors import InputError, PipelineFileError
 from tidemark.execution.run import execute
 from tidemark.joins.keys import key_column

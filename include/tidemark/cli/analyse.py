@@ -18,7 +18,7 @@ from tidemark.cli.common import (
 )
 from tidemark.cli.read_only_session import read_only_session
 from tidemark.cli.render_comparison import render_row_histories, render_what_if
-from tidemark.comparison.row_history import explain_rows
+from tidemark.comparison.chain_history import explain_rows
 from tidemark.comparison.row_lookup import parse_row
 from tidemark.comparison.what_if import VARIABLE_SETTINGS, get_current_value, select_slices, vary_setting
 from tidemark.config import load_pipeline
@@ -70,6 +70,8 @@ def explain(
     candidate: CandidateOption = None,
 ) -> None:
     """Explain what happened to an input row: arrival, lateness, matches and eviction. Read-only.
+
+    In a chain its emissions are explained too, in the pipelines that read them.
 
     Example: `tidemark explain flights_weather --left "carrier=UA,flight=1545,scheduled_departure=2013-01-01T10:15Z"`
     """

@@ -76,10 +76,13 @@ def render_what_if(result: WhatIf) -> RenderableType:
 
 
 def render_row_histories(histories: Iterable[RowHistory]) -> RenderableType:
-    """Show the history of each input row."""
+    """Show the history of each input row, in a chain with the name of the pipeline that reads it."""
+    histories = list(histories)
     lines: list[RenderableType] = []
+    is_chain = len({history.pipeline for history in histories}) > 1
     for history in histories:
-        lines.append(Text(f"{history.side} row {format_values(history.row)}", "bold"))
+        owner = f" of {history.pipeline}:" if is_chain else ""
+        lines.append(Text(f"{history.side} row{owner} {format_values(history.row)}", "bold"))
         lines += [Text(f"  {step}") for step in history.steps]
     return Group(*lines)
 
@@ -142,5 +145,6 @@ def _describe_example(
     """
     words = format_values({name: value for name, value in values.items() if value is not None})
     late = f"{row['_input']} row {format_lateness(row['_lateness_ms'])}" if "_lateness_ms" in row else ""
-    why = adapt_words(", ".join(filter(None, (late, row.get("_detail")))))
+    join = f"in {row['_pipeline']}" if "_pipeline" in row else ""
+    why = ": ".join(filter(None, (join, adapt_words(", ".join(filter(None, (late, row.get("_detail"))))))))
     return f"{words}: {why}" if why else words

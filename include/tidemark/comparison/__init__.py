@@ -1,7 +1,7 @@
 """Compare committed output with a stream's table, or dialects with each other, and explain each difference."""
 
 from tidemark.comparison.agreement import find_due_slices, save_agreement
-from tidemark.comparison.causes import CAUSES
+from tidemark.comparison.cause_descriptions import CAUSES
 from tidemark.comparison.compare import compare
 from tidemark.comparison.dialect_diff import RULES, DialectComparison, compare_dialects
 from tidemark.comparison.result import Comparison, ComparisonRequest

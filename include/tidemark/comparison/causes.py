@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from tidemark.comparison.cause_descriptions import MISSING, PADDED, UNEXPLAINED
 from tidemark.comparison.committed_view import ROW_LABEL, CommittedView
 from tidemark.comparison.multiset_diff import BATCH, STREAM
 from tidemark.comparison.result import CHANGED_VALUE
@@ -29,51 +30,10 @@ from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 
-CAUSES = {
-    "pending": "not due yet: one of them has not read so far",
-    "quarantined": "the pipeline has it in quarantine, because it fails an expectation",
-    "re-fired pane": "an earlier firing of the row's window",
-    "emitted twice": "the stream contains the row too often",
-    CHANGED_VALUE: "the same row with another value",
-    "missing in an input": "made of a row that an input does not contain",
-    "late-arriving row": "a row of it arrived after its slice had run",
-    "late in the stream": "a row of it was behind the stream's watermark",
-    "late in the batch": "a row of it is behind the pipeline's watermark, and was not behind the stream's",
-    "partner already evicted": "a row of it was late, and its partner had left the buffers",
-    "rejected in the stream": "the stream rejected a row of it",
-    "rejected in the batch": "the pipeline rejected a row of it",
-    "padded before its partner arrived": "padded on one side, matched on the other",
-    "other settings": "the stream ran under other settings",
-    "unexplained": "none of these",
-}
-"""Every cause with a description, in the order of precedence."""
-REMEDIES = {
-    "pending": "Run the slices that are due, or wait for the stream. Then compare again.",
-    "quarantined": "Inspect the rows with tidemark quarantine list. If they are correct, publish them with tidemark "
-    "quarantine release.",
-    "re-fired pane": "Configure consumers to keep only the last firing of each window, or set join.emit to every-pane "
-    "to compare all firings.",
-    "emitted twice": "The sink wrote the row again after a restart. Make its writes idempotent or transactional.",
-    CHANGED_VALUE: "Find what changes the named columns: a type of the sink, an upsert, or an edited input.",
-    "missing in an input": "Add the row to the input if the stream has read it, or find out why it was deleted.",
-    "late-arriving row": "Run the slice again with tidemark reprocess.",
-    "late in the stream": "A longer watermark delay would have kept the rows. Compare its cost, or send late rows to a "
-    "side output.",
-    "late in the batch": "The pipeline has a shorter delay or another order of arrival. Use those of the stream.",
-    "partner already evicted": "A longer watermark delay would have kept the row until its partner arrived.",
-    "rejected in the stream": "The rows have no key or no usable time in the stream. Correct them at the source.",
-    "rejected in the batch": "The rows have no key or no usable time in the pipeline, or `where` excludes them. "
-    "Correct the rows or the setting.",
-    "padded before its partner arrived": "The partner arrived too late. A longer watermark delay lets the row wait for "
-    "it.",
-    "other settings": "Use the same settings in the pipeline and the stream.",
-    "unexplained": "Trust neither side yet. Follow the history of an example's input rows, and the stream's log at "
-    "that time.",
-}
-"""Recommended action by cause."""
-DETAIL_COLUMNS = ("_cause", "_input", "_watermark", "_lateness_ms", "_limiting_side", "_detail")
+DETAIL_COLUMNS = ("_cause", "_input", "_watermark", "_lateness_ms", "_limiting_side", "_detail", "_pipeline")
 """Columns of `assign_causes`. If known: `_input`, the side of the input row responsible; `_watermark` (ms UTC), which
-made it late by `_lateness_ms`, and the input that determined it, `_limiting_side`; and a `_detail` in words."""
+made it late by `_lateness_ms`, and the input that determined it, `_limiting_side`; and a `_detail` in words. In chains,
+`chain_causes.find_causes` adds the `_pipeline` whose join has the cause, and whose inputs these are."""
 _DROPPED = ("late", "late_for_window")
 _LATE = (*_DROPPED, "late_but_processed")
 _MATCHED = ("matched", "semi")
@@ -87,6 +47,14 @@ class ComparedViews:
     reference: CommittedView | None
     until: int | None
     """Clock up to which the stream has read, in microseconds, exclusive; None for as far as the batch."""
+
+    @cached_property
+    def upstreams(self) -> dict[SideName, ComparedViews]:
+        """The same of the pipelines whose output the inputs are."""
+        references = self.reference.upstreams if self.reference else {}
+        return {
+            side: ComparedViews(view, references.get(side), self.until) for side, view in self.batch.upstreams.items()
+        }
 
     @property
     def settings_difference(self) -> str | None:
@@ -120,18 +88,16 @@ def assign_causes(
     """Add `DETAIL_COLUMNS` to differing rows, and `_slice` if their own clocks determine it.
 
     Args:
-        differing: rows of `MultisetDiff.differing`.
+        differing: rows of `MultisetDiff.differing`. `_stream` is null if the number of copies is unknown.
         names: the compared columns.
         key_columns: columns that identify a row.
     """
     # Materialised where several columns depend on the rows, to cut off their lineage.
     rows = materialize(differing.withColumn("_id", F.monotonically_increasing_id()), eager=True)
     for side in SIDES:
-        rows = _add_labels(rows, side, views)
+        rows = _add_labels(rows, side, views, names)
     counted = add_count(rows, views.reference.read_emissions(), names, "_reference") if views.reference else rows
-    rows = counted.withColumn(
-        "_as_reference", F.col("_reference") == F.col("_stream") if views.reference else F.lit(False)
-    )
+    rows = counted.withColumn("_as_reference", _is_as_reference() if views.reference else F.lit(False))
     if (quarantined := views.batch.read_quarantined()) is not None:
         rows = add_count(rows, quarantined, names, "_quarantined")
     if views.batch.has_hidden_firings:
@@ -140,7 +106,9 @@ def assign_causes(
     rows = materialize(
         rows.withColumn("_clock", F.greatest(*(F.col(f"_{side}_batch.clock") for side in SIDES))), eager=True
     )
-    rows = _add_changed_columns(rows, names, key_columns).withColumn("_counterpart", _has_counterpart())
+    is_in_batch_only = F.col("_missing_in") == STREAM
+    rows = add_changed_columns(rows, names, key_columns, is_in_batch_only | _is_foreign(views))
+    rows = rows.withColumn("_counterpart", _has_counterpart())
     grid = views.batch.grid
     slice_of_clock = grid.timestamp_column(grid.number_column(F.col("_clock")))
     rows = rows.withColumn("_slice", F.coalesce("_slice", slice_of_clock))
@@ -156,7 +124,7 @@ def attribute_to_settings(
         The rows, with cause `other settings` if the best trial is supported by the stream as a whole; and the trials,
         the best first.
     """
-    is_open = F.col("_cause") == "unexplained"
+    is_open = is_unexplained_here()
     trials, explained = search_settings(rows.where(is_open), views.batch, stream, names, views.until)
     if explained is None or not trials[0].is_supported:
         return rows, trials
@@ -169,6 +137,11 @@ def attribute_to_settings(
     return materialize(rows.transform(with_columns, columns).drop("_explained"), eager=True), trials
 
 
+def is_unexplained_here() -> Column:
+    """Return True for rows without a cause, unless a join before is known to be the place of the cause."""
+    return (F.col("_cause") == UNEXPLAINED) & F.col("_pipeline").isNull()
+
+
 def add_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], column: str) -> DataFrame:
     """Add a column with the number of emissions of equal content."""
     rows = rows.withColumn("_content", content_hash(rows, names))
@@ -178,9 +151,16 @@ def add_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], colum
     return rows.join(counts, "_content", "left").withColumn(column, F.coalesce(column, F.lit(0))).drop("_content")
 
 
-def _add_labels(rows: DataFrame, side: SideName, views: ComparedViews) -> DataFrame:
+def _is_as_reference() -> Column:
+    """Return True if the stream has a row as often as the reference, or if both have it and the number is unknown."""
+    return F.coalesce(F.col("_reference") == F.col("_stream"), F.col("_reference") > 0)
+
+
+def _add_labels(rows: DataFrame, side: SideName, views: ComparedViews, names: Sequence[str]) -> DataFrame:
     """Add `_SIDE`, the hash of that input's row (null if absent), with labels `_SIDE_batch` and `_SIDE_reference`."""
-    columns = views.batch.map_columns(side)
+    # A stream has only the compared columns of an input that is the output of another pipeline.
+    available = names if side in views.batch.upstreams else rows.columns
+    columns = {name: source for name, source in views.batch.map_columns(side).items() if name in available}
     no_label = F.lit(None).cast(ROW_LABEL)
     if not columns:
         labels = {f"_{side}_{name}": no_label for name in ("batch", "reference")}
@@ -200,15 +180,33 @@ def _add_labels(rows: DataFrame, side: SideName, views: ComparedViews) -> DataFr
     return rows
 
 
-def _add_changed_columns(rows: DataFrame, names: Sequence[str], key_columns: Sequence[str]) -> DataFrame:
+def _is_foreign(views: ComparedViews) -> Column:
+    """Return True if an input does not contain a row of it.
+
+    Inputs that are the output of another pipeline do not count: a row may be missing there for other reasons.
+    """
+    unknown = (
+        _is_present(side) & F.col(f"_{side}_batch").isNull() for side in SIDES if side not in views.batch.upstreams
+    )
+    return reduce(Column.__or__, unknown, F.lit(False))
+
+
+def add_changed_columns(
+    rows: DataFrame, names: Sequence[str], key_columns: Sequence[str], is_candidate: Column
+) -> DataFrame:
     """Add `_changed`: the columns in which a stream row that no input contains differs from its row in the batch.
 
     Such rows are paired with rows that only the batch contains and that have equal keys. Both rows of a pair get the
     columns, and the stream's row gets the slice of the other; rows without a pair get null.
+
+    Args:
+        rows: Differing rows with their `_id`.
+        names: The compared columns.
+        key_columns: Columns that identify a row.
+        is_candidate: True for rows that may be paired.
     """
     is_in = {side: (F.col("_missing_in") != side) for side in (BATCH, STREAM)}
-    is_foreign = reduce(Column.__or__, (_is_present(side) & F.col(f"_{side}_batch").isNull() for side in SIDES))
-    rows = rows.withColumn("_candidate", is_in[BATCH] | is_foreign)
+    rows = rows.withColumn("_candidate", is_candidate)
     keys = [*map(quote_identifier, key_columns), "_candidate"]
     order = Window.partitionBy(*keys, "_missing_in").orderBy("_id")
     rows = rows.withColumn("_rank", F.row_number().over(order))
@@ -292,7 +290,7 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
         unknown = reduce(
             F.coalesce, (F.when(_is_present(side) & F.col(f"_{side}_{view}").isNull(), side) for side in SIDES)
         )
-        yield _Rule("missing in an input", in_table & is_described & unknown.isNotNull(), unknown)
+        yield _Rule(MISSING, in_table & is_described & unknown.isNotNull(), unknown)
     late_arriving = _find_side("batch", lambda label: label["late_arriving"])
     yield _Rule("late-arriving row", (only_stream | no_reference) & late_arriving.isNotNull(), late_arriving)
     by_restarts = F.lit(f"only by a restart: {views.restarts_difference}") if views.restarts_difference else None
@@ -314,7 +312,7 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
         yield _Rule(f"rejected in the {table}", condition & rejected.isNotNull(), rejected, detail=reason)
     if views.settings_difference:
         yield _Rule("other settings", as_reference, detail=F.lit(views.settings_difference))
-    yield _Rule("padded before its partner arrived", F.col("_counterpart"))
+    yield _Rule(PADDED, F.col("_counterpart"))
     yield from _list_unexplained_rules(views, only_stream, only_batch)
 
 
@@ -324,9 +322,9 @@ def _list_unexplained_rules(views: ComparedViews, only_stream: Column, only_batc
     if views.reference:
         view = "reference"
         detail = F.lit(f"{views.reference.pipeline.name} emits it, {not_in_stream}")
-        yield _Rule("unexplained", only_batch & (F.col("_reference") >= F.col("_batch")), detail=detail)
+        yield _Rule(UNEXPLAINED, only_batch & (F.col("_reference") >= F.col("_batch")), detail=detail)
     late = _find_side(view, _has_reason(*_LATE))
-    yield _Rule("unexplained", only_stream & late.isNotNull(), late, view, F.lit(in_stream))
+    yield _Rule(UNEXPLAINED, only_stream & late.isNotNull(), late, view, F.lit(in_stream))
     interval = views.batch.pipeline.join.interval
     if interval:
         left, right = (F.col(f"_{side}_{view}")["event_time"] for side in SIDES)
@@ -334,12 +332,12 @@ def _list_unexplained_rules(views: ComparedViews, only_stream: Column, only_batc
         is_outside = F.lit(False) if lower is None else right - left < lower
         is_outside |= F.lit(False) if upper is None else right - left > upper
         detail = F.lit(f"its times are further apart than join.interval, {in_stream}")
-        yield _Rule("unexplained", only_stream & F.coalesce(is_outside, F.lit(False)), detail=detail)
+        yield _Rule(UNEXPLAINED, only_stream & F.coalesce(is_outside, F.lit(False)), detail=detail)
     on_time = reduce(Column.__and__, (~_is_present(side) | F.col(f"_{side}_{view}").isNotNull() for side in SIDES))
     on_time &= reduce(Column.__or__, map(_is_present, SIDES)) & late.isNull()
     for in_table, suffix in ((only_stream, in_stream), (only_batch, not_in_stream)):
-        yield _Rule("unexplained", in_table & on_time, detail=F.lit(f"its rows are on time, {suffix}"))
-    yield _Rule("unexplained", F.lit(True))
+        yield _Rule(UNEXPLAINED, in_table & on_time, detail=F.lit(f"its rows are on time, {suffix}"))
+    yield _Rule(UNEXPLAINED, F.lit(True))
 
 
 def _add_details(rows: DataFrame, rules: Sequence[_Rule]) -> DataFrame:
@@ -357,8 +355,9 @@ def _add_details(rows: DataFrame, rules: Sequence[_Rule]) -> DataFrame:
         select(lambda rule: rule.side),
         *(select(partial(_get_lateness, field)) for field in ("watermark", "lateness_ms", "limiting_side")),
         select(lambda rule: rule.detail),
+        F.lit(None),
     ]
-    dtypes = ("string", "string", "long", "long", "string", "string")
+    dtypes = ("string", "string", "long", "long", "string", "string", "string")
     columns = {name: detail.cast(dtype) for name, detail, dtype in zip(DETAIL_COLUMNS, details, dtypes, strict=True)}
     return rows.transform(with_columns, columns).drop("_rule")
 

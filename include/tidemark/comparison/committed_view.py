@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, reduce
 
-from pyspark.sql import DataFrame, GroupedData, SparkSession
+from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.config import Pipeline
+from tidemark.config.chain_files import load_upstreams
 from tidemark.config.expressions import find_copied_columns
 from tidemark.config.sides import SIDES, SideName
 from tidemark.delta.pipeline_tables import PipelineTables
@@ -43,6 +45,7 @@ class CommittedView:
 
     spark: SparkSession
     pipeline: Pipeline
+    lake: str
     grid: Grid
     tables: PipelineTables
     inputs: tuple[StoredInput, StoredInput]
@@ -59,7 +62,13 @@ class CommittedView:
         ledger = Ledger.from_pipeline(pipeline, lake)
         if not ledger.last:
             raise SliceOrderError(f"{pipeline.name} has no committed slice. Run it first, with tidemark run.")
-        return cls(spark, pipeline, ledger.grid, ledger.tables, open_inputs(spark, pipeline, lake), ledger)
+        return cls(spark, pipeline, lake, ledger.grid, ledger.tables, open_inputs(spark, pipeline, lake), ledger)
+
+    @cached_property
+    def upstreams(self) -> dict[SideName, CommittedView]:
+        """Views of the pipelines whose output the inputs are."""
+        upstreams = load_upstreams(self.pipeline)
+        return {side: CommittedView.read(self.spark, upstream, self.lake) for side, upstream in upstreams.items()}
 
     @property
     def last(self) -> Entry:
@@ -121,11 +130,10 @@ class CommittedView:
         """
         source = self.inputs[SIDES.index(side)]
         rows = source.side.normalize_all(source.table.read(), self.grid, self.grid.start)
-        filtered = F.when(is_filtered(), FILTERED).alias("_filtered")
-        event_time = (F.col("event_time") * self.pipeline.tick_micros).alias("_event_time")
-        rows = rows.select(F.col("clock").alias("_clock"), event_time, filtered, f"{side}.*")
-        times = rows.select(content_hash(rows, columns).alias("_hash"), "_clock", "_event_time", "_filtered")
-        first = (F.min(f"_{name}").alias(name) for name in ("clock", "event_time", "filtered"))
+        filtered = F.when(is_filtered(), FILTERED).alias("filtered")
+        event_time = (F.col("event_time") * self.pipeline.tick_micros).alias("event_time")
+        times = _hash_side(rows, side, columns, ["clock", event_time, filtered])
+        first = (F.min(name).alias(name) for name in ("clock", "event_time", "filtered"))
         labels = _group(times, hashes).agg(*first)
         for find_rows in (self._find_late, self._find_late_arriving, self._find_buffered):
             labels = labels.join(find_rows(side, columns, hashes), "_hash", "left")
@@ -137,10 +145,9 @@ class CommittedView:
         late = read_committed_rows(self.spark, self.ledger, "late").where(F.col("side") == side)
         names = [field.split()[0] for field in _LATENESS]
         late = late.withColumn("watermark", F.unix_millis("watermark"))
-        rows = late.select(*(F.col(name).alias(f"_{name}") for name in names), f"{side}.*")
-        hashed = rows.select(content_hash(rows, columns).alias("_hash"), *(f"_{name}" for name in names))
-        lateness = F.coalesce("_lateness_ms", F.lit(-(2**63)))
-        return _group(hashed, hashes).agg(*(F.max_by(f"_{name}", lateness).alias(name) for name in names))
+        hashed = _hash_side(late, side, columns, names)
+        lateness = F.coalesce("lateness_ms", F.lit(-(2**63)))
+        return _group(hashed, hashes).agg(*(F.max_by(name, lateness).alias(name) for name in names))
 
     def _find_late_arriving(self, side: SideName, columns: list[str], hashes: DataFrame) -> DataFrame:
         number = SIDES.index(side)
@@ -168,6 +175,13 @@ class CommittedView:
                     changes.append((number if changes else None, version))
         left, right = (ConsumedVersions(tuple(changes), None) for changes in versions)
         return left, right
+
+
+def _hash_side(rows: DataFrame, side: SideName, columns: list[str], further: Sequence[Column | str]) -> DataFrame:
+    """Select the hash of one side's columns as `_hash`, with further columns of the rows."""
+    # In a struct, as an input may have columns of the same names.
+    wide = rows.select(F.struct(*further).alias("_further"), f"{side}.*")
+    return wide.select(content_hash(wide, columns).alias("_hash"), "_further.*")
 
 
 def _group(rows: DataFrame, hashes: DataFrame) -> GroupedData:

@@ -13,32 +13,23 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.comparison.causes import (
-    CAUSES,
-    DETAIL_COLUMNS,
-    ComparedViews,
-    assign_causes,
-    attribute_to_settings,
-)
+from tidemark.comparison.cause_descriptions import CAUSES
+from tidemark.comparison.causes import DETAIL_COLUMNS, ComparedViews
+from tidemark.comparison.chain_causes import StreamedRows, find_causes
 from tidemark.comparison.committed_view import CommittedView
+from tidemark.comparison.compared_columns import align_columns, find_key_columns, find_leading_columns
 from tidemark.comparison.multiset_diff import BATCH, STREAM, diff_multisets
 from tidemark.comparison.result import CHANGED_VALUE, Agreement, Cause, Comparison, ComparisonRequest, check_budget
-from tidemark.comparison.setting_search import PROVENANCE_COLUMNS, WINDOW_COLUMNS
 from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import is_live_table
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant, from_micros, to_micros
 from tidemark.delta.table_reader import DeltaInput
-from tidemark.errors import InputError, UserError, prefix_errors, suggest_name
-from tidemark.formatting import quote_identifier
-from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.errors import UserError, prefix_errors
 from tidemark.ledger.adoption import find_adoption
 from tidemark.timegrid.time_columns import as_example_json, parse_example_json
 
-NOT_COMPARED = ("_slice", "_pane", "_result_time")
-"""Columns of emissions that only Tidemark can provide."""
-_TIME_TYPES = (T.TimestampType, T.TimestampNTZType, T.DateType)
 _Counts = Mapping[int | None, Counter[tuple[str, str]]]
 """Number of differing rows: by the start of their slice in microseconds UTC (None if unknown), then by cause and by the
 table that they are missing in."""
@@ -64,7 +55,7 @@ def compare(
     batch = view.read_emissions()
     with prefix_errors(request.origin):
         stored = DeltaInput.find(spark, lake, request.table, request.version).read()
-    stream, names, notes = _align_columns(stored, batch, view, request)
+    stream, names, notes = align_columns(stored, batch, view, request)
     notes += adoption_notes
     tolerances = {
         name: request.float_tolerance
@@ -72,20 +63,20 @@ def compare(
         if request.float_tolerance and isinstance(batch.schema[name].dataType, T.FractionalType)
     }
     diff = diff_multisets(batch, stream, names, tolerances)
-    leading = _find_leading_columns(view, names)
+    leading = find_leading_columns(view, names)
     causes: tuple[Cause, ...] = ()
     trials: tuple[SettingTrial, ...] = ()
     counts: _Counts = {}
     if not diff.is_empty:
         views = ComparedViews(view, reference_view, to_micros(request.until) if request.until else None)
-        rows = assign_causes(diff.differing, views, names, _find_key_columns(leading, names, request))
+        exact, is_in_range = [name for name in names if name not in tolerances], _is_in_range(request)
         can_search = reference_view is None and request.try_settings
-        if can_search and not rows.where(_is_in_range(request) & (F.col("_cause") == "unexplained")).isEmpty():
-            exact = [name for name in names if name not in tolerances]
-            rows, trials = attribute_to_settings(rows, views, stream, exact)
-            if trials and not trials[0].is_supported:
-                notes.append(f"no other settings explain more rows than they contradict; the best: {trials[0].summary}")
-        rows = rows.where(_is_in_range(request))
+        searched = StreamedRows(stream, exact, is_in_range) if can_search else None
+        key_columns = find_key_columns(leading, names, request)
+        rows, trials = find_causes(diff.differing, views, names, key_columns, searched)
+        if trials and not trials[0].is_supported:
+            notes.append(f"no other settings explain more rows than they contradict; the best: {trials[0].summary}")
+        rows = rows.where(is_in_range)
         counts = _count_by_slice(rows)
         causes = _collect_causes(rows, counts, names, request.examples)
     agreement = _compute_agreement(counts, view, slices)
@@ -147,106 +138,6 @@ def _is_in_range(request: ComparisonRequest) -> Column:
     if request.end:
         in_range = in_range & (slice_start < F.lit(request.end))
     return F.coalesce(in_range, F.lit(True))
-
-
-def _align_columns(
-    stream: DataFrame, batch: DataFrame, view: CommittedView, request: ComparisonRequest
-) -> tuple[DataFrame, list[str], list[str]]:
-    """Cast the stream's rows to the types of the batch.
-
-    Returns:
-        The rows, the columns to compare, and notes for the user.
-
-    Raises:
-        UserError: a column to ignore does not exist.
-        InputError: a column is missing or has an incompatible type.
-    """
-    ignored, notes = {*NOT_COMPARED, *request.ignore_columns}, []
-    setting = "select" if view.pipeline.explode is None else "explode"
-    for name in request.ignore_columns:
-        if name not in batch.columns:
-            raise UserError(f"ignore_columns: {_describe_missing('the emissions', name, batch.columns)}")
-    names = [name for name in batch.columns if name not in ignored]
-    if "_emission" in names and "_emission" not in stream.columns:
-        emission = _derive_emission(stream, view)
-        stream = stream if emission is None else stream.withColumn("_emission", emission)
-    for name in [name for name in names if name not in stream.columns]:
-        if name not in PROVENANCE_COLUMNS:
-            missing = _describe_missing(f"table {request.table}", name, stream.columns)
-            raise InputError(f"{missing} Or pass --set ignore_columns={name}, or leave it out of `{setting}`.")
-        names.remove(name)
-        notes.append(f"{name} is not compared: {request.table} does not contain it")
-    extra = sorted(set(stream.columns) - set(batch.columns))
-    if extra:
-        notes.append(f"not compared, because only {request.table} contains it: {', '.join(extra)}")
-    columns = [_cast(stream, name, batch.schema[name].dataType, request.table) for name in names]
-    return stream.select(*columns), names, notes
-
-
-def _derive_emission(stream: DataFrame, view: CommittedView) -> Column | None:
-    """Derive `_emission` from null columns; None if the stream's columns do not allow it."""
-    join_type = view.pipeline.join.type
-    if join_type in SEMI_ANTI_TYPES:
-        return F.lit({"semi": "semi", "anti": "anti"}[join_type])
-    emission = F.lit("matched")
-    for side, other in zip(SIDES, reversed(SIDES), strict=True):
-        columns = [name for name in view.map_columns(other) if name in stream.columns]
-        if join_type in {side, "full"}:
-            if not columns:
-                return None
-            is_absent = F.coalesce(*(F.col(quote_identifier(name)).cast("string") for name in columns)).isNull()
-            emission = F.when(is_absent, F.lit(f"padded_{side}")).otherwise(emission)
-    return emission
-
-
-def _cast(stream: DataFrame, name: str, dtype: T.DataType, table: str) -> Column:
-    """Cast a column of the stream to the type of the emissions.
-
-    Raises:
-        InputError: the types are neither both numbers nor both times.
-    """
-    given, column = stream.schema[name].dataType, F.col(quote_identifier(name))
-    if given.simpleString() == dtype.simpleString():
-        return column
-    are_numbers = isinstance(given, T.NumericType) and isinstance(dtype, T.NumericType)
-    if not are_numbers and not (isinstance(given, _TIME_TYPES) and isinstance(dtype, _TIME_TYPES)):
-        raise InputError(
-            f"column {name} is {given.simpleString()} in table {table} and {dtype.simpleString()} in the emissions. "
-            f"Cast it in either, or pass --set ignore_columns={name}."
-        )
-    cast = column.try_cast(dtype)
-    # A number that the other type cannot represent is a different value.
-    return (F.when(cast.try_cast(given) == column, cast) if are_numbers else cast).alias(name)
-
-
-def _find_leading_columns(view: CommittedView, names: list[str]) -> tuple[str, ...]:
-    """Return the compared columns that are keys, event times or bounds of windows."""
-    pipeline, leading = view.pipeline, list[str]()
-    for side in SIDES:
-        keys = (pair.list_column_candidates(side) for pair in pipeline.join.keys)
-        sources = {getattr(pipeline, side).event_time.column}.union(*keys)
-        leading += [name for name, column in view.map_columns(side).items() if column in sources]
-    return tuple(name for name in (*leading, *WINDOW_COLUMNS) if name in names)
-
-
-def _find_key_columns(leading: Sequence[str], names: list[str], request: ComparisonRequest) -> list[str]:
-    """Return the columns that identify a row.
-
-    Raises:
-        UserError: a requested one is not compared.
-    """
-    for name in request.key_columns:
-        if name not in names:
-            raise UserError(f"key_columns: {_describe_missing('the comparison', name, names)}")
-    if request.key_columns:
-        return list(request.key_columns)
-    # Without keys and event times any row could be another one with changed values.
-    is_identifying = any(name not in WINDOW_COLUMNS for name in leading)
-    return [name for name in names if name in leading or name in PROVENANCE_COLUMNS] if is_identifying else names
-
-
-def _describe_missing(table: str, name: str, columns: list[str]) -> str:
-    return f"{table} has no column {name}. {suggest_name(name, columns)}"
 
 
 def _count_by_slice(rows: DataFrame) -> _Counts:

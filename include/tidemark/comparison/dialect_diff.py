@@ -17,7 +17,7 @@ from typing import Any, get_args
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from tidemark.comparison.compare import NOT_COMPARED
+from tidemark.comparison.compared_columns import NOT_COMPARED
 from tidemark.comparison.in_memory_replay import count_rows, replay_slices
 from tidemark.comparison.multiset_diff import BATCH, STREAM, diff_multisets
 from tidemark.config import Pipeline, with_overrides

@@ -9,12 +9,11 @@ from datetime import timedelta
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.comparison.row_lookup import find_rows
-from tidemark.config import Pipeline
+from tidemark.comparison.row_lookup import find_rows, hash_row
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration, format_instant, from_micros, to_micros
 from tidemark.delta.table_reader import read_newest
@@ -57,30 +56,31 @@ _WINDOW_LOSSES = {
 class RowHistory(ToDict):
     """Events in the life of one input row."""
 
+    pipeline: str
+    """Name of the pipeline with the input."""
     side: SideName
     row: dict[str, Any]
     """Values by column, JSON-ready; instants in UTC."""
     steps: tuple[str, ...]
 
 
-def explain_rows(
-    spark: SparkSession, pipeline: Pipeline, lake: str, side: SideName, values: Mapping[str, str]
-) -> tuple[RowHistory, ...]:
-    """Return the histories of the rows of an input with these values.
+def read_row_histories(view: CommittedView, side: SideName, values: Mapping[str, str]) -> tuple[RowHistory, ...]:
+    """Return the histories of the rows of an input with these values, in the join of one pipeline.
 
     Args:
-        values: texts by column; `parse_row` reads them.
+        view: The pipeline.
+        side: The input.
+        values: Texts by column; `parse_row` reads them.
 
     Raises:
         UserError: no such column, no such row, or more than `MAX_ROWS` rows.
-        SliceOrderError: nothing is committed.
     """
-    return read_row_histories(CommittedView.read(spark, pipeline, lake), side, values)
+    return tuple(read_row_history(view, side, row) for row in find_rows(view, side, values))
 
 
-def read_row_histories(view: CommittedView, side: SideName, values: Mapping[str, str]) -> tuple[RowHistory, ...]:
-    """Return the same histories as `explain_rows`, from a view."""
-    return tuple(_HistoryReader(view, side, row).read() for row in find_rows(view, side, values))
+def read_row_history(view: CommittedView, side: SideName, row: Row) -> RowHistory:
+    """Return the history of a row that `row_lookup` has found."""
+    return _HistoryReader(view, side, row).read()
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ class _HistoryReader:
         else:
             steps = self._describe()
         schema = self.view.inputs[SIDES.index(self.side)].side.schema
-        return RowHistory(self.side, to_plain_row(self.row[self.side], schema), tuple(steps))
+        row = to_plain_row(self.row[self.side], schema)
+        return RowHistory(self.view.pipeline.name, self.side, row, tuple(steps))
 
     def _describe(self) -> Iterator[str]:
         view, row, label = self.view, self.row, self.view.grid.label
@@ -109,7 +110,7 @@ class _HistoryReader:
             slices = [view.grid.number_at(late["_slice"]) for late in self._read_side_output()]
             planned = max(view.end, view.grid.number_at(row["clock"]))
             where = f"in slice {label(slices[0])}" if slices else f"by slice {label(planned)} when it runs"
-            yield f"rejected {where}: {row['rejected']}"
+            yield f"rejected{self._join_name} {where}: {row['rejected']}"
             return
         home = view.grid.number_at(row["clock"])
         exact_arrivals = view.inputs[SIDES.index(self.side)].changes.find_exact_arrival_start()
@@ -131,7 +132,8 @@ class _HistoryReader:
             yield f"arrived after that slice was committed, so slice {label(arrived)} read it at its start"
         late_rows = [late for late in rejected_or_late if late["watermark"] is not None]
         if len(late_rows) < len(rejected_or_late):
-            yield f"rejected: {next(late['reason'] for late in rejected_or_late if late['watermark'] is None)}"
+            reason = next(late["reason"] for late in rejected_or_late if late["watermark"] is None)
+            yield f"rejected{self._join_name}: {reason}"
             return
         yield from (self._describe_lateness(late) for late in late_rows)
         if not late_rows:
@@ -169,7 +171,18 @@ class _HistoryReader:
     @property
     def _happened(self) -> str:
         event_time = self.row["event_time"]
-        return f"happened {'at no known time' if event_time is None else self._format_event_time(event_time)}"
+        if event_time is None:
+            return "happened at no known time"
+        side = self.view.inputs[SIDES.index(self.side)].side
+        is_substitute = side.null_event_time is not None and self.row[self.side][side.event_time.name] is None
+        reading = "at no known time, which Flink reads as " if is_substitute else ""
+        return f"happened {reading}{self._format_event_time(event_time)}"
+
+    @property
+    def _join_name(self) -> str:
+        """The words ` in PIPELINE` in a chain of joins, and otherwise nothing."""
+        pipeline = self.view.pipeline
+        return f" in {pipeline.name}" if pipeline.upstreams or pipeline.output_stream else ""
 
     def _describe_filtered(self) -> Iterator[str]:
         """Yield the events of a row that `where` removes, and its effect on the watermark."""
@@ -192,15 +205,17 @@ class _HistoryReader:
         return matches.transform(with_columns, times).collect()
 
     def _describe_lateness(self, late: Row) -> str:
-        lateness = late["lateness_ms"]
+        lateness, reason = late["lateness_ms"], late["reason"].replace("_", " ")
         position = "behind" if lateness >= 0 else "ahead of"
-        sentence = f"{late['reason'].replace('_', ' ')}: {_span(abs(lateness))} {position} the watermark"
+        sentence = f"{reason}{self._join_name}: {_span(abs(lateness))} {position} the watermark"
         source = getattr(self.view.pipeline, late["limiting_side"])
-        recorded = (
-            f", as recorded in its column {source.recorded_watermark.column}" if source.recorded_watermark else ""
-        )
+        origin = ""
+        if source.upstream:
+            origin = f" as the output of {source.upstream.pipeline}"
+        elif source.recorded_watermark:
+            origin = f", as recorded in its column {source.recorded_watermark.column}"
         sentence += (
-            f" {_instant(late['watermark'])}, which the {late['limiting_side']} input held{recorded}{self._restart}"
+            f" {_instant(late['watermark'])}, which the {late['limiting_side']} input held{origin}{self._restart}"
         )
         if late["window_start"] is not None:
             is_closed = ", which had closed" if lateness < 0 else ""
@@ -254,8 +269,7 @@ class _HistoryReader:
         matches = self._select_matches(self.view.read_emissions(), columns)
         counts = matches.groupBy(F.unix_micros("_slice").alias("start"), "_emission").count()
         lines = [
-            f"{_EMISSION_LABELS.get(row['_emission'], 'padded')} in slice {self._slice_name(row)}, "
-            f"rows emitted: {row['count']:,}"
+            f"{describe_emission(row['_emission'])} in slice {self._slice_name(row)}, rows emitted: {row['count']:,}"
             for row in counts.orderBy("start", "_emission").collect()
         ]
         return lines + list(self._describe_quarantined(columns))
@@ -284,7 +298,7 @@ class _HistoryReader:
             by_slice = matches.groupBy(F.unix_micros("_slice").alias("start"), "_emission").agg(*counts)
             collected = by_slice.orderBy("start", "_emission").collect()
         return [
-            f"{_EMISSION_LABELS.get(row['_emission'], 'padded')} in slice {self._slice_name(row)}, "
+            f"{describe_emission(row['_emission'])} in slice {self._slice_name(row)}, "
             f"rows before explode: {row['inputs']:,}, after it: {row['rows']:,}"
             for row in collected
         ]
@@ -339,11 +353,8 @@ class _HistoryReader:
 
     def _select_matches(self, rows: DataFrame, columns: Mapping[str, str]) -> DataFrame:
         """Select emissions whose `columns` equal the row's."""
-        spark, schema = self.view.spark, self.view.inputs[SIDES.index(self.side)].side.schema
-        single = spark.createDataFrame([self.row[self.side]], schema)
-        hashed = single.select(content_hash(single, columns.values()).alias("hash")).first()
-        assert hashed is not None, "one row"
-        return rows.where(content_hash(rows, list(columns)) == F.lit(hashed["hash"]))
+        content = hash_row(self.view, self.side, self.row, columns)
+        return rows.where(content_hash(rows, list(columns)) == F.lit(content))
 
     def _read_buffered(self) -> list[Row]:
         """Read from the checkpoints when the row arrived, and the slices at whose end it is buffered."""
@@ -368,6 +379,11 @@ class _HistoryReader:
 
     def _format_event_time(self, ticks: int) -> str:
         return _instant(ticks * self.view.pipeline.tick_micros)
+
+
+def describe_emission(kind: str) -> str:
+    """Describe a kind of emission in words."""
+    return _EMISSION_LABELS.get(kind, "padded")
 
 
 def _describe_loss(late: Row) -> str:

@@ -1,4 +1,4 @@
-"""Find rows of an input by values that a user gives as text."""
+"""Find rows of an input by values that a user gives as text, or by the row of a join before that they contain."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from contextlib import suppress
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.comparison.committed_view import CommittedView
+from tidemark.config.output_stream import OUTPUT_WATERMARK
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import parse_instant
 from tidemark.errors import UserError, suggest_name
@@ -74,16 +75,56 @@ def find_rows(view: CommittedView, side: SideName, values: Mapping[str, str]) ->
         if name not in schema.names:
             hint = suggest_name(name, schema.names)
             raise UserError(f"--{side}: input {source.table.name} has no column {name}. {hint}")
-    matches = (_has_value(source, name, value) for name, value in values.items())
-    table = source.table.read().where(reduce(Column.__and__, matches))
-    rows = source.side.normalize_all(table, view.grid, view.grid.start)
-    collected = rows.withColumn("_hash", content_hash(rows, [side])).limit(MAX_ROWS + 1).collect()
+    has_values = reduce(Column.__and__, (_has_value(source, name, value) for name, value in values.items()))
+    collected = _read_rows(view, side, has_values).limit(MAX_ROWS + 1).collect()
     given = ", ".join(f"{name}={value}" for name, value in values.items())
     if not collected:
         raise UserError(f"--{side} {given}: input {source.table.name} has no such row. Check the values.")
     if len(collected) > MAX_ROWS:
         raise UserError(f"--{side} {given}: more than {MAX_ROWS} rows match. Add values of other columns.")
     return collected
+
+
+def find_emissions(
+    view: CommittedView, side: SideName, row: Row, reader: CommittedView, reading_side: SideName
+) -> list[Row]:
+    """Find the rows of an input that a pipeline has emitted for an input row of its own, in the order of emission.
+
+    Args:
+        view: The pipeline that emits the rows.
+        side: Its input.
+        row: The row of that input.
+        reader: The pipeline that reads the output.
+        reading_side: The input that is the output.
+
+    Returns:
+        At most `MAX_ROWS` + 1 rows, in the form of `find_rows`; none if the output has no column of the row.
+    """
+    columns = view.map_columns(side)
+    if not columns:
+        return []
+    table = reader.inputs[SIDES.index(reading_side)].table.read()
+    is_emission = content_hash(table, list(columns)) == F.lit(hash_row(view, side, row, columns))
+    rows = _read_rows(reader, reading_side, is_emission)
+    return rows.orderBy("clock", "tiebreak").limit(MAX_ROWS + 1).collect()
+
+
+def hash_row(view: CommittedView, side: SideName, row: Row, columns: Mapping[str, str]) -> int:
+    """Compute the hash of an input row over the columns of emissions that `CommittedView.map_columns` maps."""
+    single = view.spark.createDataFrame([row[side]], view.inputs[SIDES.index(side)].side.schema)
+    hashed = single.select(content_hash(single, columns.values()).alias("hash")).first()
+    assert hashed is not None, "one row"
+    return int(hashed["hash"])
+
+
+def _read_rows(view: CommittedView, side: SideName, condition: Column) -> DataFrame:
+    """Read the rows of an input that meet a condition on its columns, normalized and with their `_hash`."""
+    source = view.inputs[SIDES.index(side)]
+    table = source.table.read().where(condition)
+    if source.side.is_output_stream:
+        table = table.where(F.col(OUTPUT_WATERMARK).isNull())
+    rows = source.side.normalize_all(table, view.grid, view.grid.start)
+    return rows.withColumn("_hash", content_hash(rows, [side]))
 
 
 def find_minimal_key(view: CommittedView, side: SideName, row: Mapping[str, str]) -> dict[str, str] | None:

@@ -330,7 +330,8 @@ def _list_commands(invocation: Invocation, views: Sequence[CommittedView]) -> It
 
 def _create_explain_command(invocation: Invocation, stream: Pipeline, example: ExampleHistory) -> str:
     row = format_row(example.key)
-    name = (invocation.reference or stream.command_argument) if example.is_reference else invocation.pipeline
+    compared = (invocation.reference or stream.command_argument) if example.is_reference else invocation.pipeline
+    name = example.command_argument or compared
     return _join_command("explain", name, f"--{example.history.side}", row, *_get_lake_option(invocation))
 
 

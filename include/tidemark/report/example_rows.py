@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidemark.comparison import CAUSES, Comparison
-from tidemark.comparison.causes import REMEDIES
+from tidemark.comparison.cause_descriptions import REMEDIES
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.result import Cause
 from tidemark.comparison.row_history import RowHistory, read_row_histories
@@ -29,6 +29,9 @@ class ExampleHistory:
     key: dict[str, str]
     """Values by which `tidemark explain` finds the row."""
     history: RowHistory
+    command_argument: str | None = None
+    """Argument with which `tidemark explain` finds the pipeline, if it is one before the compared pipelines in a chain.
+    """
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,17 @@ class ExplainedCause:
     meaning: str
     remedy: str
     examples: tuple[Example, ...]
+
+
+@dataclass(frozen=True)
+class _ExampleJoin:
+    """The join in which an example has its cause: that of the compared pipeline, or one before it in a chain."""
+
+    batch: CommittedView
+    view: CommittedView
+    """The pipeline with the reason: `batch`, or the reference."""
+    row: Mapping[str, Any]
+    """Columns of its emission."""
 
 
 @dataclass
@@ -82,21 +96,39 @@ class ExampleCollector:
         # The pipeline of the side that lacks the row has the reason.
         missing_in = row.get("_missing_in", cause.missing_in)
         view = self.reference if missing_in == "stream" and self.reference else self.batch
-        histories = [self._find_history(view, side, row) for side in SIDES if row.get("_input", side) == side]
+        join = _find_join(self.batch, view, row)
+        histories = [self._find_history(join, side) for side in SIDES if join and row.get("_input", side) == side]
         columns = {name: value for name, value in row.items() if name not in _DETAIL_COLUMNS}
         return Example(columns, _format_details(row), tuple(history.name for history in histories if history))
 
-    def _find_history(self, view: CommittedView, side: SideName, row: Mapping[str, Any]) -> ExampleHistory | None:
-        columns = self.batch.map_columns(side)
+    def _find_history(self, join: _ExampleJoin, side: SideName) -> ExampleHistory | None:
+        columns, view = join.batch.map_columns(side), join.view
         values = {
-            columns[name]: _format_value(value) for name, value in row.items() if name in columns and _is_scalar(value)
+            columns[name]: _format_value(value)
+            for name, value in join.row.items()
+            if name in columns and _is_scalar(value)
         }
-        is_reference = view is self.reference
-        identity = (is_reference, side, *values.items())
+        is_reference = view is not join.batch
+        identity = (join.batch.pipeline.name, is_reference, side, *values.items())
         if values and identity not in self.histories and (key := find_minimal_key(view, side, values)):
             name, history = f"row-{len(self.histories) + 1}", read_row_histories(view, side, key)[0]
-            self.histories[identity] = ExampleHistory(name, view.pipeline.name, is_reference, key, history)
+            argument = None if join.batch is self.batch else view.pipeline.command_argument
+            self.histories[identity] = ExampleHistory(name, view.pipeline.name, is_reference, key, history, argument)
         return self.histories.get(identity)
+
+
+def _find_join(batch: CommittedView, view: CommittedView, row: Mapping[str, Any]) -> _ExampleJoin | None:
+    """Find the join in which an example has its cause; None if the reference is no such chain."""
+    name = row.get("_pipeline", batch.pipeline.name)
+    if name == batch.pipeline.name:
+        return _ExampleJoin(batch, view, row)
+    for side, upstream in batch.upstreams.items():
+        emission = {source: row[column] for column, source in batch.map_columns(side).items() if column in row}
+        other = upstream if view is batch else view.upstreams.get(side)
+        join = other and _find_join(upstream, other, {**emission, "_pipeline": name})
+        if join:
+            return join
+    return None
 
 
 _DETAIL_COLUMNS = {
@@ -106,6 +138,7 @@ _DETAIL_COLUMNS = {
     "_lateness_ms",
     "_limiting_side",
     "_detail",
+    "_pipeline",
     "_left",
     "_right",
 }
@@ -113,7 +146,8 @@ _DETAIL_COLUMNS = {
 
 
 def _format_details(row: Mapping[str, Any]) -> str:
-    return "; ".join(_list_details(row))
+    details = "; ".join(_list_details(row))
+    return ": ".join(filter(None, (f"in {row['_pipeline']}" if "_pipeline" in row else "", details)))
 
 
 def _list_details(row: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,46 @@
+"""Describe the causes of differences in words, with a recommended action for each."""
+
+from tidemark.comparison.result import CHANGED_VALUE
+
+MISSING, PADDED, UNEXPLAINED = "missing in an input", "padded before its partner arrived", "unexplained"
+CAUSES = {
+    "pending": "not due yet: one of them has not read so far",
+    "quarantined": "the pipeline has it in quarantine, because it fails an expectation",
+    "re-fired pane": "an earlier firing of the row's window",
+    "emitted twice": "the stream contains the row too often",
+    CHANGED_VALUE: "the same row with another value",
+    MISSING: "made of a row that an input does not contain",
+    "late-arriving row": "a row of it arrived after its slice had run",
+    "late in the stream": "a row of it was behind the stream's watermark",
+    "late in the batch": "a row of it is behind the pipeline's watermark, and was not behind the stream's",
+    "partner already evicted": "a row of it was late, and its partner had left the buffers",
+    "rejected in the stream": "the stream rejected a row of it",
+    "rejected in the batch": "the pipeline rejected a row of it",
+    PADDED: "padded on one side, matched on the other",
+    "other settings": "the stream ran under other settings",
+    UNEXPLAINED: "none of these",
+}
+"""Every cause with a description, in the order of precedence."""
+REMEDIES = {
+    "pending": "Run the slices that are due, or wait for the stream. Then compare again.",
+    "quarantined": "Inspect the rows with tidemark quarantine list. If they are correct, publish them with tidemark "
+    "quarantine release.",
+    "re-fired pane": "Configure consumers to keep only the last firing of each window, or set join.emit to every-pane "
+    "to compare all firings.",
+    "emitted twice": "The sink wrote the row again after a restart. Make its writes idempotent or transactional.",
+    CHANGED_VALUE: "Find what changes the named columns: a type of the sink, an upsert, or an edited input.",
+    MISSING: "Add the row to the input if the stream has read it, or find out why it was deleted.",
+    "late-arriving row": "Run the slice again with tidemark reprocess.",
+    "late in the stream": "A longer watermark delay would have kept the rows. Compare its cost, or send late rows to a "
+    "side output.",
+    "late in the batch": "The pipeline has a shorter delay or another order of arrival. Use those of the stream.",
+    "partner already evicted": "A longer watermark delay would have kept the row until its partner arrived.",
+    "rejected in the stream": "The rows have no key or no usable time in the stream. Correct them at the source.",
+    "rejected in the batch": "The rows have no key or no usable time in the pipeline, or `where` excludes them. "
+    "Correct the rows or the setting.",
+    PADDED: "The partner arrived too late. A longer watermark delay lets the row wait for it.",
+    "other settings": "Use the same settings in the pipeline and the stream.",
+    UNEXPLAINED: "Trust neither side yet. Follow the history of an example's input rows, and the stream's log at "
+    "that time.",
+}
+"""Recommended action by cause."""

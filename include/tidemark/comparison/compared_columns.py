@@ -1,0 +1,147 @@
+"""Choose the columns of a comparison, and cast a stream's rows to the types of the emissions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from tidemark.comparison.committed_view import CommittedView
+from tidemark.comparison.result import ComparisonRequest
+from tidemark.comparison.setting_search import PROVENANCE_COLUMNS, WINDOW_COLUMNS
+from tidemark.config.output_stream import (
+    EMISSION_ORDER,
+    EMITTED_AT,
+    EMITTED_ORDER,
+    EVENT_TIME,
+    EVENT_TIMES,
+    OUTPUT_WATERMARK,
+)
+from tidemark.config.sides import SIDES
+from tidemark.errors import InputError, UserError, suggest_name
+from tidemark.formatting import quote_identifier
+from tidemark.joins.window_output import SEMI_ANTI_TYPES
+
+NOT_COMPARED = ("_slice", "_pane", "_result_time")
+"""Columns of emissions that only Tidemark can provide."""
+_OUTPUT_STREAM_COLUMNS = (
+    *(EMITTED_AT, EMITTED_ORDER, OUTPUT_WATERMARK, EMISSION_ORDER),
+    *(EVENT_TIME, *EVENT_TIMES.values()),
+)
+"""Columns of output streams that emissions do not have."""
+_TIME_TYPES = (T.TimestampType, T.TimestampNTZType, T.DateType)
+
+
+def align_columns(
+    stream: DataFrame, batch: DataFrame, view: CommittedView, request: ComparisonRequest
+) -> tuple[DataFrame, list[str], list[str]]:
+    """Cast the stream's rows to the types of the batch.
+
+    Returns:
+        The rows, the columns to compare, and notes for the user.
+
+    Raises:
+        UserError: a column to ignore does not exist.
+        InputError: a column is missing or has an incompatible type.
+    """
+    ignored = {*_find_columns(view, (*NOT_COMPARED, *_OUTPUT_STREAM_COLUMNS)), *request.ignore_columns}
+    optional, notes = _find_columns(view, PROVENANCE_COLUMNS), []
+    setting = "select" if view.pipeline.explode is None else "explode"
+    for name in request.ignore_columns:
+        if name not in batch.columns:
+            raise UserError(f"ignore_columns: {_describe_missing('the emissions', name, batch.columns)}")
+    names = [name for name in batch.columns if name not in ignored]
+    if "_emission" in names and "_emission" not in stream.columns:
+        emission = derive_emission(stream, view)
+        stream = stream if emission is None else stream.withColumn("_emission", emission)
+    for name in [name for name in names if name not in stream.columns]:
+        if name not in optional:
+            missing = _describe_missing(f"table {request.table}", name, stream.columns)
+            raise InputError(f"{missing} Or pass --set ignore_columns={name}, or leave it out of `{setting}`.")
+        names.remove(name)
+        notes.append(f"{name} is not compared: {request.table} does not contain it")
+    extra = sorted(set(stream.columns) - set(batch.columns))
+    if extra:
+        notes.append(f"not compared, because only {request.table} contains it: {', '.join(extra)}")
+    columns = [_cast(stream, name, batch.schema[name].dataType, request.table) for name in names]
+    return stream.select(*columns), names, notes
+
+
+def _find_columns(view: CommittedView, names: Iterable[str]) -> set[str]:
+    """Find columns of emissions with these names, and those that come from such columns of the pipelines it reads."""
+    columns = set(names)
+    for side, upstream in view.upstreams.items():
+        sources = _find_columns(upstream, names)
+        columns |= {name for name, source in view.map_columns(side).items() if source in sources}
+    return columns
+
+
+def derive_emission(stream: DataFrame, view: CommittedView) -> Column | None:
+    """Derive `_emission` from null columns; None if the stream's columns do not allow it."""
+    join_type = view.pipeline.join.type
+    if join_type in SEMI_ANTI_TYPES:
+        return F.lit({"semi": "semi", "anti": "anti"}[join_type])
+    emission = F.lit("matched")
+    for side, other in zip(SIDES, reversed(SIDES), strict=True):
+        columns = [name for name in view.map_columns(other) if name in stream.columns]
+        if join_type in {side, "full"}:
+            if not columns:
+                return None
+            is_absent = F.coalesce(*(F.col(quote_identifier(name)).cast("string") for name in columns)).isNull()
+            emission = F.when(is_absent, F.lit(f"padded_{side}")).otherwise(emission)
+    return emission
+
+
+def _cast(stream: DataFrame, name: str, dtype: T.DataType, table: str) -> Column:
+    """Cast a column of the stream to the type of the emissions.
+
+    Raises:
+        InputError: the types are neither both numbers nor both times.
+    """
+    given, column = stream.schema[name].dataType, F.col(quote_identifier(name))
+    if given.simpleString() == dtype.simpleString():
+        return column
+    are_numbers = isinstance(given, T.NumericType) and isinstance(dtype, T.NumericType)
+    if not are_numbers and not (isinstance(given, _TIME_TYPES) and isinstance(dtype, _TIME_TYPES)):
+        raise InputError(
+            f"column {name} is {given.simpleString()} in table {table} and {dtype.simpleString()} in the emissions. "
+            f"Cast it in either, or pass --set ignore_columns={name}."
+        )
+    cast = column.try_cast(dtype)
+    # A number that the other type cannot represent is a different value.
+    return (F.when(cast.try_cast(given) == column, cast) if are_numbers else cast).alias(name)
+
+
+def find_leading_columns(view: CommittedView, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the compared columns that are keys, event times or bounds of windows, also of joins before."""
+    pipeline, leading = view.pipeline, list[str]()
+    for side in SIDES:
+        columns, upstream = view.map_columns(side), view.upstreams.get(side)
+        keys = (pair.list_column_candidates(side) for pair in pipeline.join.keys)
+        sources = {getattr(pipeline, side).event_time.column}.union(*keys)
+        if upstream:
+            sources.update(find_leading_columns(upstream, list(columns.values())))
+        leading += [name for name, column in columns.items() if column in sources]
+    return tuple(name for name in (*leading, *WINDOW_COLUMNS) if name in names)
+
+
+def find_key_columns(leading: Sequence[str], names: list[str], request: ComparisonRequest) -> list[str]:
+    """Return the columns that identify a row.
+
+    Raises:
+        UserError: a requested one is not compared.
+    """
+    for name in request.key_columns:
+        if name not in names:
+            raise UserError(f"key_columns: {_describe_missing('the comparison', name, names)}")
+    if request.key_columns:
+        return list(request.key_columns)
+    # Without keys and event times any row could be another one with changed values.
+    is_identifying = any(name not in WINDOW_COLUMNS for name in leading)
+    return [name for name in names if name in leading or name in PROVENANCE_COLUMNS] if is_identifying else names
+
+
+def _describe_missing(table: str, name: str, columns: list[str]) -> str:
+    return f"{table} has no column {name}. {suggest_name(name, columns)}"
