@@ -55,7 +55,7 @@ class Chain:
             "dialect": "flink-sql",
             "left": {"table": "a", **times},
             "right": {"table": "b", **times},
-            "join": {"keys": ["k"], "type": "left", "interval": {"lower": "-2 minutes", "upper": "2 minutes"}},
+            "join": {"keys": ["k"], "type": join_type, "interval": {"lower": "-2 minutes", "upper": "2 minutes"}},
             "slices": {"every": "30 minutes", "start": "2024-01-01T00:00:00Z"},
             "output_stream": True,
             "quality_defaults": False,
