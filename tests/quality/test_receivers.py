@@ -2,6 +2,7 @@
 
 import email
 import json
+import sys
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -130,7 +131,7 @@ def test_send_notification_to_pagerduty_resolves_the_incident_once_all_passed(fa
     _, _, notification = failed_validation
     with webhooks(status=202) as (url, requests):
         action = PagerdutyAction.create(url, "key", replace(notification, outcome="passed", failures=()))
-        assert action._run_pypd_alert("orders", "unused") == {"pagerduty_alert_result": True}
+        assert action._run_pypd_alert("orders", "unused", success=True) == {"pagerduty_alert_result": True}
 
     [(_, _, event)] = requests
     assert (event["event_action"], event["payload"]["severity"]) == ("resolve", "info")
@@ -169,7 +170,7 @@ def test_send_notification_to_sns_publishes_lines_to_the_topic(notify, monkeypat
             assert (name, endpoint_url) == ("sns", "http://localhost:1")
             return SimpleNamespace(publish=lambda **message: messages.append(message) or {"MessageId": "1"})
 
-    monkeypatch.setattr("great_expectations.compatibility.aws.boto3", SimpleNamespace(Session=Session))
+    monkeypatch.setitem(sys.modules, "boto3", SimpleNamespace(Session=Session))
     monkeypatch.setattr(notification_channels, "find_spec", lambda name: name)
     extra = {"endpoint_url": "http://localhost:1"}
     connection = {"conn_type": "aws", "login": "key", "password": "s3cret", "extra": extra}

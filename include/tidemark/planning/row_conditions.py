@@ -35,8 +35,8 @@ def check_row_conditions(
     Raises:
         PipelineFileError: A condition is invalid. The message begins with its field: entries count from 0.
     """
-    tables = {side: StructType([*schemas[side]]).add("_slice", TimestampType()) for side in SIDES}
-    tables |= {"emissions": emissions, "pairs": emissions}
+    tables = {"emissions": emissions, "pairs": emissions}
+    tables |= {side: StructType([*schemas[side]]).add("_slice", TimestampType()) for side in SIDES}
     for number, expectation in enumerate(pipeline.quality):
         if (schema := tables.get(expectation.on)) is not None:
             check_conditions_of(spark, expectation, schema, f"quality.{number}")

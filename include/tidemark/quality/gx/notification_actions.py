@@ -6,6 +6,7 @@ Imports Great Expectations, which takes seconds.
 from __future__ import annotations
 
 from html import escape
+from importlib import import_module
 from typing import Any, Literal
 
 import requests
@@ -16,7 +17,6 @@ from great_expectations.checkpoint.actions import (
     ValidationAction,
 )
 from great_expectations.checkpoint.checkpoint import CheckpointResult
-from great_expectations.compatibility import aws
 from great_expectations.render.renderer.email_renderer import EmailRenderer
 from great_expectations.render.renderer.microsoft_teams_renderer import MicrosoftTeamsRenderer
 from great_expectations.render.renderer.opsgenie_renderer import OpsgenieRenderer
@@ -74,9 +74,9 @@ class PagerdutyAction(PagerdutyAlertAction):
         )
 
     @override
-    def _run_pypd_alert(self, dedup_key: str, message: str, **_: Any) -> dict[str, Any]:
+    def _run_pypd_alert(self, dedup_key: str, message: str, success: bool, max_severity: Any = None) -> dict[str, Any]:
         outcome, pipeline = self.content["outcome"], self.content["pipeline"]
-        event = {
+        event: dict[str, Any] = {
             "routing_key": self.routing_key,
             "dedup_key": f"tidemark/{dedup_key}",
             "event_action": "resolve" if outcome == "passed" else "trigger",
@@ -102,7 +102,8 @@ class SnsAction(SNSNotificationAction):
 
     @override
     def _send_sns_notification(self, sns_subject: str, validation_results: str, **_: Any) -> str:
-        client = aws.boto3.Session(**self.session).client("sns", endpoint_url=self.endpoint_url)
+        boto3: Any = import_module("boto3")  # not a dependency, see `notification_channels`
+        client = boto3.Session(**self.session).client("sns", endpoint_url=self.endpoint_url)
         # Subjects are limited to 100 characters of ASCII.
         subject = sns_subject.encode("ascii", "replace").decode()[:100]
         message = "\n".join(self.lines)

@@ -2,7 +2,7 @@
 
 Great Expectations marks its public API with the decorator `public_api`. All else is private, also without an
 underscore. The list is that of 1.24. `tests/quality/test_private_api.py` compares it with the installed version, and
-with the imports of this package. Behind the names, `test_batched_engine*.py` compares results.
+with the imports of this package. What the parts do is compared by `test_batched_engine*.py`.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ PRIVATE_PARTS: Mapping[str, str] = {
     "row_rules": """
         expectations.expectation:ColumnMapExpectation.map_metric
         expectations.expectation:ColumnMapExpectation.success_keys
-        expectations.metrics.map_metric_provider:ColumnMapMetricProvider.condition_value_keys
-        expectations.metrics.map_metric_provider:column_condition_partial(engine)
+        expectations.metrics.map_metric_provider.column_condition_partial:column_condition_partial(engine)
+        expectations.metrics.map_metric_provider.column_map_metric_provider:ColumnMapMetricProvider.condition_value_keys
         expectations.row_conditions:PassThroughCondition(pass_through_filter)
         """,
     # The fast path writes a result as Great Expectations does, under the same path. `test_gate.py` compares the files.
@@ -92,7 +92,6 @@ PRIVATE_PARTS: Mapping[str, str] = {
         checkpoint.actions:PagerdutyAlertAction._run_pypd_alert(dedup_key, message)
         checkpoint.actions:SNSNotificationAction(sns_topic_arn, sns_message_subject)
         checkpoint.actions:SNSNotificationAction._send_sns_notification(sns_subject, validation_results)
-        compatibility:aws.boto3
         render.renderer.email_renderer:EmailRenderer.render(checkpoint_result)
         render.renderer.microsoft_teams_renderer:MicrosoftTeamsRenderer._build_payload(blocks, data_docs_pages)
         render.renderer.microsoft_teams_renderer:MicrosoftTeamsRenderer.render

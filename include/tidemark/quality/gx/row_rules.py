@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 
 from great_expectations.execution_engine.sparkdf_execution_engine import SparkDFExecutionEngine
 from great_expectations.expectations.expectation import ColumnMapExpectation
-from great_expectations.expectations.metrics.map_metric_provider import (
-    ColumnMapMetricProvider,
+from great_expectations.expectations.metrics.map_metric_provider.column_condition_partial import (
     column_condition_partial,
+)
+from great_expectations.expectations.metrics.map_metric_provider.column_map_metric_provider import (
+    ColumnMapMetricProvider,
 )
 from pyspark.sql import Column
 from pyspark.sql import functions as F
