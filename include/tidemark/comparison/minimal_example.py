@@ -166,6 +166,8 @@ def _require_reproducible(pipeline: Pipeline) -> None:
         raise UserError("compare minimize: a row of `explode` is not a pair, as vectors need. Compare without explode.")
     if any(source.partition or source.idle_timeout for source in inputs):
         raise UserError("compare minimize: vectors support neither partitions nor idle inputs. Compare without them.")
+    if pipeline.upstreams:
+        raise UserError("compare minimize: an input is the output of another pipeline. Compare that pipeline instead.")
     if pipeline.recorded_watermark_sides:
         raise UserError(
             f"compare minimize: the watermark of {pipeline.recorded_watermark_sides[0]} is recorded, and a few rows do "
