@@ -81,6 +81,9 @@ TABLES = {
         Grid(0, 3_600_000_000), [SimpleNamespace(changes={1: EmissionChange(LARGE, LARGE, LARGE)})]
     ),
     "status": render_status(create_status("orders")),
+    "status of a chain": render_status(
+        create_status("orders", upstreams={"left": {"pipeline": LONG, "end": END, "stale": START}})
+    ),
     "status of many": render_status(*(create_status(name) for name in (LONG, "flights_weather", "orders"))),
     "what-if": render_what_if(
         WhatIf(

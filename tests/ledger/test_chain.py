@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import yaml
 
+from tidemark.cli.status import summarize_status
 from tidemark.comparison import ComparisonRequest, compare
 from tidemark.comparison.chain_history import explain_rows
 from tidemark.config import load_pipeline
@@ -153,6 +154,8 @@ def test_run_chain_in_slices_and_in_one_job_emits_same_rows_and_reprocess_ripple
 
     rows = by_slice.read(by_slice.second)
     assert rows == at_once.read(at_once.second)
+    upstream = {"pipeline": "orders", "end": "2024-01-01T02:00Z", "stale": None}
+    assert summarize_status(by_slice.second, str(by_slice.lake)).upstreams == {"left": upstream}
     assert {kind for _, kind, *_ in rows} == {"matched", "padded_left"}
 
     assert by_slice.compact(by_slice.first)["output_stream"]

@@ -121,6 +121,19 @@ def _side_value(side: str, value: Callable[[SideStatus], str]) -> Callable[[Stat
     return lambda status: value(getattr(status, side))
 
 
+def _upstream(side: str) -> Callable[[Status], str]:
+    """Return a function that describes the pipeline whose output an input is, and what of it can be read."""
+
+    def describe(status: Status) -> str:
+        upstream = status.upstreams.get(side)
+        if upstream is None:
+            return ""
+        stale = f", stale from {upstream['stale']}" if upstream["stale"] else ""
+        return f"{upstream['pipeline']}, {'to ' + upstream['end'] if upstream['end'] else 'no slice'}{stale}"
+
+    return describe
+
+
 _LINES: tuple[_Line, ...] = (
     ("slices", lambda s: f"{s.slices:,} in {format_count(s.jobs, 'Spark job')}"),
     ("from", lambda s: s.first or ""),
@@ -129,6 +142,8 @@ _LINES: tuple[_Line, ...] = (
     ("[bold]rows emitted[/bold]", lambda s: f"[bold]{s.emissions:,}[/bold]"),
     ("rows before explode", lambda s: "" if s.pairs is None else f"{s.pairs:,}"),
     ("in quarantine", lambda s: f"{s.quarantined:,}" if s.quarantined else ""),
+    ("left input", _upstream("left")),
+    ("right input", _upstream("right")),
     ("left rows read", _side_value("left", lambda side: f"{side.read:,}")),
     ("right rows read", _side_value("right", lambda side: f"{side.read:,}")),
     ("left left out by where", _side_value("left", _describe_filtered)),

@@ -28,6 +28,7 @@ from tidemark.ledger.ledger import Ledger
 from tidemark.quality.pending_rejections import PendingRejection, list_pending_rejections
 from tidemark.quality.results_table import read_results
 from tidemark.quality.waivers import list_pending_waivers
+from tidemark.sources.upstream import read_upstreams
 from tidemark.tables.table_changes import open_tables
 from tidemark.timegrid.slices import Grid
 
@@ -96,6 +97,9 @@ class Status(ToDict):
     """Erasures, oldest first."""
     adopted: dict[str, Any] | None = None
     """`table` and `version` with the output of adopted slices, and `until`, the start of the first own slice."""
+    upstreams: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    """Pipelines whose output an input is, by side: `pipeline`, the `end` of its last readable slice (exclusive), and
+    `stale`, the start of its first stale slice."""
 
 
 def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status:
@@ -114,6 +118,7 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
             rejections=list_pending_rejections(ledger),
             waivers=list_pending_waivers(ledger),
             tables=_table_sizes(tables),
+            upstreams=_describe_upstreams(pipeline, lake, grid),
         )
     lateness_by_reason = _read_lateness(tables.late, grid.datetime_of(since))
     last = rows.iloc[-1]
@@ -160,7 +165,19 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
         tables=_table_sizes(tables),
         erasures=[erasure.to_dict() for erasure in list_erasures(tables)],
         adopted=_describe_adoption(ledger),
+        upstreams=_describe_upstreams(pipeline, lake, grid),
     )
+
+
+def _describe_upstreams(pipeline: Pipeline, lake: str, grid: Grid) -> dict[str, dict[str, str | None]]:
+    return {
+        state.side: {
+            "pipeline": state.pipeline,
+            "end": None if state.end is None else grid.label(state.end),
+            "stale": None if state.stale_slice is None else grid.label(state.stale_slice),
+        }
+        for state in read_upstreams(pipeline, lake, applies_commits=False)
+    }
 
 
 def _describe_adoption(ledger: Ledger) -> dict[str, Any] | None:
