@@ -61,6 +61,7 @@ def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> Stre
     is_interval = node.kind == "interval-join"
     pair = _get_pair_columns(inputs)
     is_last = node.is_one_sided or not any(plan.list_next_joins(node))
+    is_chained = not is_last or any(rows.join_node for rows in inputs.values())
     output = read_output(plan, node, pair, inner=spec["joinType"] == "INNER") if is_last else JoinOutput()
     conditions = [*list_conjuncts(_parse_condition(spec, pair)), *output.conditions]
     join: Section = {
@@ -95,7 +96,10 @@ def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> Stre
         join=join,
         top_level=top_level,
         select=output.select,
-        omissions=(*_list_job_omissions(inputs, job, is_interval=is_interval), *output.omissions),
+        omissions=(
+            *_list_job_omissions(inputs, job, is_interval=is_interval, is_chained=is_chained),
+            *output.omissions,
+        ),
     )
 
 
@@ -230,7 +234,7 @@ def _check_append_only(side: SideName, rows: PlanInput, job: JobSettings) -> Non
 
 
 def _list_job_omissions(
-    inputs: Mapping[SideName, PlanInput], job: JobSettings, *, is_interval: bool
+    inputs: Mapping[SideName, PlanInput], job: JobSettings, *, is_interval: bool, is_chained: bool
 ) -> Iterator[Omission]:
     if not job.is_job_plan:
         yield Omission("flink_version", "The planner is not the job's own. Pass --set flink_version=X.Y.")
@@ -238,6 +242,10 @@ def _list_job_omissions(
         yield Omission(
             "join.min_cleanup_interval", f"A plan does not have it. If the job sets it, pass --conf {CLEANUP}=T."
         )
+    if is_chained:
+        reason = "A chain has no watermarks per partition and no idle timeouts. If the job has them, rows can differ."
+        yield Omission("watermarks", reason)
+        return
     if any(_lacks_idle_timeout(rows, job) for rows in inputs.values()):
         yield Omission("idle_timeout", f"A plan does not have it. If the job sets it, pass --conf {IDLE_TIMEOUT}=T.")
     for side, rows in inputs.items():
