@@ -21,7 +21,8 @@ def check_every_version(tables: PipelineTables, grid: Grid) -> int:
     Returns:
         The number of versions of all tables.
     """
-    ledger = read_attempts(DeltaTableHandle.open(tables.ledger), grid)
+    ledger_log = DeltaTableHandle.open(tables.ledger)
+    ledger = read_attempts(ledger_log, grid) if ledger_log else pd.DataFrame(columns=["commit", "number", "run"])
     versions = 0
     for name in list_existing_tables(tables):
         path = getattr(tables, name)

@@ -15,6 +15,7 @@ from tidemark.config.pipeline import TimeBounds
 from tidemark.config.sides import SideName
 from tidemark.config.types import to_micros
 from tidemark.errors import InputError, UserError, suggest_name
+from tidemark.formatting import format_count
 from tidemark.importing.choice import Candidate, Choice
 from tidemark.importing.column_names import is_arrival_name, rank_event_time_name
 from tidemark.importing.table_sample import SampledColumn, TableSample, format_micros
@@ -304,7 +305,7 @@ def _create_commit_order(sample: TableSample) -> list[Candidate]:
     kind = "commit" if COMMIT not in sample.column_names else "commit-time"
     value = ArrivalValues(kind, None, sample.commit_times, sample.first_commit)
     is_many = sample.commit_count >= _MIN_COMMITS
-    figures = f"{sample.commit_count:,} commits with rows, the rows of a commit at the same time"
+    figures = f"{format_count(sample.commit_count, 'commit')} with rows, the rows of a commit at the same time"
     return [Candidate(COMMIT, value, figures, (2 if is_many else 1, 0, 0))]
 
 
