@@ -39,10 +39,10 @@ setup: $(JARS) ## make the virtual environment from the lock and fetch Delta's j
 demo: setup ## join a month of real flights with the weather, slice by slice
 	@$(VENV)/python -m jobs.demo
 
-test-unit: $(DEV) ## run the tests that need neither a JVM nor a server, in two minutes
+test-unit: $(DEV) ## run the tests that need neither a JVM nor a server
 	@$(VENV)/pytest $(WORKERS) -m unit
 
-test: ## run the unit tests and a witness of each promise, in ten minutes
+test: ## run the unit tests and a witness of each promise
 	@$(MAKE) --no-print-directory --jobs=3 ready
 	@$(VENV)/pytest $(WORKERS) -m "unit or promise"
 
