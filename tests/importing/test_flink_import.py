@@ -241,6 +241,8 @@ def test_import_of_a_chain_writes_a_file_per_join(tmp_path, capsys):
 
     assert main([*arguments, "--left-table", "a"]) == 2
     assert "is a chain of 2 joins, each with a file. Pass --join N with --left-table" in capsys.readouterr().err
+    assert main([*arguments, "--name", "chain_join1"]) == 2
+    assert "two joins of the chain would have one file" in capsys.readouterr().err
     assert main(arguments) == 0
     assert main(arguments) == 2
     assert "chain_join1.yaml exists already" in capsys.readouterr().err

@@ -22,9 +22,9 @@ _PROGRESS = ("last_slice", "watermark")
 """Fields of a summary of commits that Airflow's state store keeps for each asset."""
 
 
-def slices_asset(pipeline: str) -> Asset:
-    """Return the asset that gets an event when slices of a pipeline, given by its name, are committed."""
-    return Asset(f"{pipeline}__slices")
+def slices_asset(name: str) -> Asset:
+    """Return the asset that gets an event when slices of the pipeline with this name are committed."""
+    return Asset(f"{name}__slices")
 
 
 def partition_asset(pipeline: Pipeline, lake: str, kind: PartitionKind) -> Asset:

@@ -47,13 +47,16 @@ def write_drafts(drafts: Sequence[Draft], command: str, output: Path | None, *, 
         replaces_file: Replace existing files.
 
     Raises:
-        UserError: A file exists, or cannot be written.
+        UserError: A file exists or cannot be written, or two drafts have the same name.
     """
     draft_by_path = {output or Path(f"{draft.get_content()['name']}.yaml"): draft for draft in drafts}
-    if not replaces_file:
-        _require_no_file(draft_by_path)
+    if len(draft_by_path) < len(drafts):
+        raise UserError("two joins of the chain would have one file. Choose another name with --name.")
+    for path in () if replaces_file else draft_by_path:
+        if path.exists():
+            raise _explain_existing_file(path)
     for path, draft in draft_by_path.items():
-        _write_file(path, format_pipeline_file(draft, command))
+        _write_file(path, format_pipeline_file(draft, command), replaces_file=replaces_file)
     values = [_describe(draft, path) for path, draft in draft_by_path.items()]
     print_result(
         values if values[1:] else values[0],
@@ -78,15 +81,16 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def _require_no_file(paths: Iterable[Path]) -> None:
-    for path in paths:
-        if path.exists():
-            raise UserError(f"{path} exists already. Remove it, or choose another file with --output.")
+def _explain_existing_file(path: Path) -> UserError:
+    return UserError(f"{path} exists already. Remove it, or choose another file with --output.")
 
 
-def _write_file(path: Path, text: str) -> None:
+def _write_file(path: Path, text: str, *, replaces_file: bool) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        with path.open("w" if replaces_file else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise _explain_existing_file(path) from None
     except OSError as error:
         raise UserError(
             f"{path} cannot be written: {os.strerror(error.errno or 0)}. Choose a file with --output."

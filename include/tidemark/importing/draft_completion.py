@@ -59,6 +59,11 @@ def create_draft(join: StreamJoin, options: ImportOptions) -> Draft:
     Raises:
         ImportRefusedError: The settings are not valid together.
     """
+    return _create_draft(join, options)[0]
+
+
+def _create_draft(join: StreamJoin, options: ImportOptions) -> tuple[Draft, Pipeline]:
+    """Create the draft of a join, and the pipeline that it is once its open settings are filled in."""
     tables = {"left": options.left_table, "right": options.right_table}
     is_processing_time = "time" in join.join
     settings: Section = {
@@ -86,7 +91,8 @@ def create_draft(join: StreamJoin, options: ImportOptions) -> Draft:
             omissions.append(Omission(OUTPUT_STREAM, f"The next join cannot read the output: {reason}"))
         else:
             settings[OUTPUT_STREAM] = stream
-    return draft
+            pipeline = pipeline.model_copy(update={OUTPUT_STREAM: True})
+    return draft, pipeline
 
 
 def _is_settled(subject: str, settings: Section) -> bool:
@@ -221,12 +227,11 @@ def _create_upstream(join: StreamJoin, options: ImportOptions) -> Pipeline:
     Raises:
         ImportRefusedError: The join has no output that another join can read.
     """
-    common = replace(options, name="", left_table=None, right_table=None, overrides={})
-    draft = create_draft(join, common)
+    draft, pipeline = _create_draft(join, replace(options, name="", left_table=None, right_table=None, overrides={}))
     for omission in draft.omissions:
         if omission.subject == OUTPUT_STREAM:
             raise ImportRefusedError(f"{join.title}: {omission.reason}")
-    return _check(draft, join, common)
+    return pipeline
 
 
 def _check(draft: Draft, join: StreamJoin, options: ImportOptions) -> Pipeline:

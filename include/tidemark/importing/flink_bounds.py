@@ -13,7 +13,7 @@ from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Section, Setting
 from tidemark.importing.expressions import Expression
 from tidemark.importing.flink_durations import parse_flink_setting, parse_iso_duration
-from tidemark.importing.flink_input import PlanInput
+from tidemark.importing.flink_input import PlanInput, find_join_time
 from tidemark.importing.flink_plan import PlanNode
 
 CLEANUP = "table.exec.interval-join.min-cleanup-interval"
@@ -29,9 +29,8 @@ def read_interval(node: PlanNode, inputs: Mapping[SideName, PlanInput], job_sett
     """
     bounds = node.content["intervalJoinSpec"]["windowBounds"]
     for side, rows in inputs.items():
-        time = rows.columns[bounds[f"{side}TimeIndex"]]
-        if bounds["isEventTime"] and rows.join_node is None:
-            _check_event_time(side, rows, time)
+        if bounds["isEventTime"]:
+            _check_event_time(side, rows, find_join_time(node, side, rows))
     lower, upper = (timedelta(milliseconds=-bounds[name]) for name in ("leftUpperBound", "leftLowerBound"))
     settings: Section = {
         "interval": {
@@ -52,6 +51,9 @@ def read_interval(node: PlanNode, inputs: Mapping[SideName, PlanInput], job_sett
 
 
 def _check_event_time(side: SideName, rows: PlanInput, time: Expression | None) -> None:
+    """Check that a join is on the time of the watermark. The output of another join has the watermark of that join."""
+    if rows.join_node:
+        return
     if rows.watermark is None:
         raise ImportRefusedError(
             f"the plan has no watermark of the {side} input ({rows.table}). Declare WATERMARK FOR in its table."
@@ -83,8 +85,7 @@ def read_windows(node: PlanNode, spec: Mapping[str, Any], inputs: Mapping[SideNa
                 f"the windows of the {side} input are not those of a window function over {rows.table} ({node.label}). "
                 "Apply TUMBLE, HOP, CUMULATE or SESSION to the table."
             )
-        if rows.join_node is None:
-            _check_event_time(side, rows, rows.window_time)
+        _check_event_time(side, rows, rows.window_time)
         keys = [rows.columns[key] for key in spec[f"{side}Keys"]]
         _check_session_keys(side, rows, keys)
     settings = _read_window(window)
