@@ -49,20 +49,22 @@ def explain_rows(
 class _Readers:
     """The pipelines that read a pipeline's output."""
 
-    views: tuple[tuple[CommittedView, SideName], ...]
-    """With the input that is the output."""
+    views: tuple[tuple[CommittedView, SideName, _Readers], ...]
+    """Each with the input that is the output, and with the pipelines that read its own output."""
     problems: tuple[str, ...]
     """Why other pipelines that read it cannot be followed."""
 
     @classmethod
     def read(cls, view: CommittedView) -> _Readers:
         """Read the pipelines, as far as they have committed slices and usable inputs."""
-        views, problems = list[tuple[CommittedView, SideName]](), list[str]()
+        views, problems = list[tuple[CommittedView, SideName, _Readers]](), list[str]()
         for pipeline, side in load_readers(view.pipeline):
             try:
-                views.append((CommittedView.read(view.spark, pipeline, view.lake), side))
+                reader = CommittedView.read(view.spark, pipeline, view.lake)
             except UserError as error:
                 problems.append(f"{pipeline.name} reads these rows, and cannot be followed: {error}")
+            else:
+                views.append((reader, side, cls.read(reader)))
         return cls(tuple(views), tuple(problems))
 
 
@@ -70,15 +72,17 @@ def _follow_row(view: CommittedView, side: SideName, row: Row, readers: _Readers
     """Yield the history of a row, then those of its emissions in the pipelines that read them, and so on."""
     history = read_row_history(view, side, row)
     origin = tuple(_describe_origin(view.upstreams[side], history.row)) if side in view.upstreams else ()
-    emissions = [(*reader, find_emissions(view, side, row, *reader)) for reader in readers.views]
+    emissions = [
+        (reader, reading_side, next_readers, find_emissions(view, side, row, reader, reading_side))
+        for reader, reading_side, next_readers in readers.views
+    ]
     notes = (
         f"{reader.pipeline.name} reads more than {MAX_ROWS} of these rows; the histories of the first {MAX_ROWS} follow"
-        for reader, _, rows in emissions
+        for reader, *_, rows in emissions
         if len(rows) > MAX_ROWS
     )
     yield replace(history, steps=(*origin, *history.steps, *readers.problems, *notes))
-    for reader, reading_side, rows in emissions:
-        next_readers = _Readers.read(reader)
+    for reader, reading_side, next_readers, rows in emissions:
         for emission in rows[:MAX_ROWS]:
             yield from _follow_row(reader, reading_side, emission, next_readers)
 
