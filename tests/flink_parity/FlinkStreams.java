@@ -8,6 +8,8 @@ import java.time.LocalDateTime;
 import java.time.ZoneOffset;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.BlockingQueue;
@@ -46,10 +48,12 @@ import org.apache.flink.util.OutputTag;
 /**
  * Records the output of a Flink join event by event. Compiled and started by tests.flink_parity.recorder.
  *
- * <p>Usage: FlinkStreams STREAMS ANSWER. The lines of a stream are settings of Flink ("set", name, value), its join, its
- * events (side, key, time in ms, the side's watermark after it, id), "idle" and a side that falls idle, "restart" where the
- * job fails, and "end"; fields are separated by tabs. The join is a "query" over left_rows and right_rows, or one of the DataStream API: an "interval"
- * (lower, upper), or the "join" or "cogroup" of tumbling windows (size). A line of the answer is a "row" or the join's
+ * <p>Usage: FlinkStreams STREAMS ANSWER. The lines of a stream are settings of Flink ("set", name, value), names of
+ * its inputs ("inputs"; default: left, right), views ("view", name, query), its join, its events (input, key, time in ms,
+ * the input's watermark after it, id, second key), "idle" and an input that falls idle, "restart" where the job fails, and
+ * "end"; fields are separated by tabs. The join is a "query" over views and inputs (left_rows and right_rows), or one of
+ * the DataStream API: an "interval" (lower, upper), a "chain" of two intervals (lower, upper, lower, upper; the second
+ * key of the first input is the key of the second interval), or the "join" or "cogroup" of tumbling windows (size). A line of the answer is a "row" or the join's
  * "watermark" after an event, with the number of the stream and of the event at which it was emitted (or "restart", or
  * "drain"). A row has its timestamp and its fields: ids, and times in ms; times without a zone are converted as UTC. A row
  * that an interval join drops is "late" and its id.
@@ -61,7 +65,7 @@ public final class FlinkStreams {
     private static final long PATIENCE_MS = 120_000;
     private static final KeySelector<Row, String> KEY = row -> row.getFieldAs(0);
     private static final TypeInformation<Row> INPUT =
-            Types.ROW_NAMED(new String[] {"k", "id"}, Types.STRING, Types.STRING);
+            Types.ROW_NAMED(new String[] {"k", "id", "k2"}, Types.STRING, Types.STRING, Types.STRING);
     private static final TypeInformation<Row> PAIR = Types.ROW(Types.STRING, Types.STRING);
     private static final OutputTag<Row> LATE = new OutputTag<>("late", INPUT);
 
@@ -86,18 +90,24 @@ public final class FlinkStreams {
 
     public static void main(String[] arguments) throws Exception {
         Map<String, String> settings = new HashMap<>();
+        List<String> inputs = List.of("left", "right");
+        Map<String, String> views = new LinkedHashMap<>();
         String[] join = null;
         List<String[]> events = new ArrayList<>();
         for (String line : Files.readAllLines(Path.of(arguments[0]), StandardCharsets.UTF_8)) {
             String[] fields = line.split("\t");
             switch (fields[0]) {
                 case "set" -> settings.put(fields[1], fields[2]);
-                case "query", "interval", "join", "cogroup" -> join = fields;
+                case "inputs" -> inputs = List.of(fields).subList(1, fields.length);
+                case "view" -> views.put(fields[1], fields[2]);
+                case "query", "interval", "chain", "join", "cogroup" -> join = fields;
                 case "event", "idle", "restart" -> events.add(fields);
                 default -> {
-                    run(settings, join, events);
+                    run(settings, inputs, views, join, events);
                     Files.write(Path.of(arguments[1]), ANSWER);
+                    inputs = List.of("left", "right");
                     settings.clear();
+                    views.clear();
                     events.clear();
                     stream++;
                 }
@@ -105,7 +115,13 @@ public final class FlinkStreams {
         }
     }
 
-    private static void run(Map<String, String> settings, String[] join, List<String[]> events) throws Exception {
+    private static void run(
+            Map<String, String> settings,
+            List<String> inputs,
+            Map<String, String> views,
+            String[] join,
+            List<String[]> events)
+            throws Exception {
         long restarts = events.stream().filter(event -> event[0].equals("restart")).count();
         settings.put("execution.checkpointing.interval", "10 ms");
         settings.put("restart-strategy.type", "fixed-delay");
@@ -115,17 +131,21 @@ public final class FlinkStreams {
                 StreamExecutionEnvironment.getExecutionEnvironment(Configuration.fromMap(settings));
         flink.setParallelism(1);
         flink.setBufferTimeout(0);
-        joined(flink, join).transform("answer", Types.STRING, new Answer()).sinkTo(new DiscardingSink<>());
+        Map<String, DataStream<Row>> rows = new LinkedHashMap<>();
+        for (String input : inputs) {
+            rows.put(input, rows(flink, input));
+        }
+        joined(flink, rows, views, join).transform("answer", Types.STRING, new Answer()).sinkTo(new DiscardingSink<>());
         passed = 0;
         completed = 0;
         CompletableFuture<JobExecutionResult> job = flink.executeAsync().getJobExecutionResult();
-        await(job, () -> FED.tryAcquire(2));
+        await(job, () -> FED.tryAcquire(inputs.size()));
         int number = 0;
         for (String[] event : events) {
             if (event[0].equals("restart")) {
                 at = "restart";
                 FEEDS.get("left").put(FAILURE);
-                await(job, () -> FED.tryAcquire(2));
+                await(job, () -> FED.tryAcquire(inputs.size()));
                 continue;
             }
             at = String.valueOf(number++);
@@ -135,17 +155,31 @@ public final class FlinkStreams {
             ANSWER.add(String.join("\t", "watermark", String.valueOf(stream), at, String.valueOf(watermark)));
         }
         at = "drain";
-        for (String side : List.of("left", "right")) {
-            FEEDS.get(side).put(END);
+        for (String input : inputs) {
+            FEEDS.get(input).put(END);
         }
         job.get();
     }
 
-    private static DataStream<Row> joined(StreamExecutionEnvironment flink, String[] join) {
-        DataStream<Row> left = rows(flink, "left");
-        DataStream<Row> right = rows(flink, "right");
+    private static DataStream<Row> joined(
+            StreamExecutionEnvironment flink,
+            Map<String, DataStream<Row>> rows,
+            Map<String, String> views,
+            String[] join) {
+        Iterator<DataStream<Row>> inputs = rows.values().iterator();
+        DataStream<Row> left = inputs.next();
+        DataStream<Row> right = inputs.next();
         return switch (join[0]) {
-            case "query" -> queried(flink, Map.of("left_rows", left, "right_rows", right), join[1]);
+            case "query" -> queried(flink, rows, views, join[1]);
+            case "chain" ->
+                    left.keyBy(KEY)
+                            .intervalJoin(right.keyBy(KEY))
+                            .between(millis(join[1]), millis(join[2]))
+                            .process(new KeyedPairs(), INPUT)
+                            .keyBy(KEY)
+                            .intervalJoin(inputs.next().keyBy(KEY))
+                            .between(millis(join[3]), millis(join[4]))
+                            .process(new Pairs(), PAIR);
             case "interval" -> {
                 SingleOutputStreamOperator<Row> pairs =
                         left.keyBy(KEY)
@@ -176,16 +210,22 @@ public final class FlinkStreams {
         return flink.addSource(new Feed(side), side, INPUT);
     }
 
-    private static DataStream<Row> queried(StreamExecutionEnvironment flink, Map<String, DataStream<Row>> views, String query) {
+    private static DataStream<Row> queried(
+            StreamExecutionEnvironment flink,
+            Map<String, DataStream<Row>> inputs,
+            Map<String, String> views,
+            String query) {
         StreamTableEnvironment tables = StreamTableEnvironment.create(flink);
         Schema schema =
                 Schema.newBuilder()
                         .column("k", "STRING")
                         .column("id", "STRING")
+                        .column("k2", "STRING")
                         .columnByMetadata("ts", DataTypes.TIMESTAMP_LTZ(3), "rowtime")
                         .watermark("ts", "SOURCE_WATERMARK()")
                         .build();
-        views.forEach((name, rows) -> tables.createTemporaryView(name, rows, schema));
+        inputs.forEach((name, rows) -> tables.createTemporaryView(name + "_rows", rows, schema));
+        views.forEach((name, sql) -> tables.createTemporaryView(name, tables.sqlQuery(sql)));
         return tables.toDataStream(tables.sqlQuery(query));
     }
 
@@ -231,7 +271,7 @@ public final class FlinkStreams {
                     if (event[0].equals("idle")) {
                         out.markAsTemporarilyIdle();
                     } else {
-                        out.collectWithTimestamp(Row.of(event[2], event[5]), Long.parseLong(event[3]));
+                        out.collectWithTimestamp(Row.of(event[2], event[5], event.length > 6 ? event[6] : null), Long.parseLong(event[3]));
                         out.emitWatermark(new Watermark(Long.parseLong(event[4])));
                     }
                     awaited = passed + 1;
@@ -256,6 +296,14 @@ public final class FlinkStreams {
         @Override
         public void processElement(Row left, Row right, Context context, Collector<Row> out) {
             out.collect(Row.of(left.getField(1), right.getField(1)));
+        }
+    }
+
+    /** Pairs as an input of the next join, with the left row's second key. */
+    private static final class KeyedPairs extends ProcessJoinFunction<Row, Row, Row> {
+        @Override
+        public void processElement(Row left, Row right, Context context, Collector<Row> out) {
+            out.collect(Row.of(left.getField(2), left.getField(1) + "," + right.getField(1), null));
         }
     }
 

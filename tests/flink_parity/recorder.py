@@ -24,11 +24,14 @@ class Answer:
 def record_streams(streams):
     """Run streams in Flink and return their answers.
 
-    Each stream consists of settings, a join, and a vector with the events and restarts.
+    Each stream consists of settings, a join, and a vector with the events and restarts. A vector may have other inputs
+    than left and right, and views of them.
     """
     commands = []
     for settings, join, vector in streams:
         commands += [f"set\t{name}\t{value}" for name, value in settings.items()]
+        commands += ["\t".join(["inputs", *vector["inputs"]])] if "inputs" in vector else []
+        commands += [f"view\t{name}\t{query}" for name, query in vector.get("views", {}).items()]
         commands += ["\t".join(map(str, join)), *list_commands(vector), "end"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -55,9 +58,10 @@ def list_commands(vector):
         if "idle" in event:
             yield f"idle\t{SIDES[event['idle']]}"
             continue
-        side = SIDES[event["side"]]
+        side = SIDES.get(event["side"], event["side"])
         mark = event["ts"] - vector["watermark"][f"delay_ms_{side}"] - extra
-        yield "\t".join(map(str, ("event", side, event["key"], event["ts"], mark, event["id"])))
+        second_key = [event["key2"]] if "key2" in event else []
+        yield "\t".join(map(str, ("event", side, event["key"], event["ts"], mark, event["id"], *second_key)))
     if len(vector["events"]) in restarts:
         yield "restart"
 
