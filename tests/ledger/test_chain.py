@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import yaml
+from delta import DeltaTable
 
 from tidemark.cli.status import summarize_status
 from tidemark.comparison import ComparisonRequest, compare
 from tidemark.comparison.chain_history import explain_rows
 from tidemark.config import load_pipeline
 from tidemark.config.loader import with_overrides
-from tidemark.errors import IncompleteInputError, SliceOrderError, UserError
+from tidemark.errors import FaultError, IncompleteInputError, SliceOrderError, UserError
 from tidemark.execution.run import execute
 from tidemark.maintenance.compaction import merge_files, plan_compaction
 from tidemark.planning.planner import create_plan
@@ -171,6 +172,16 @@ def test_run_chain_in_slices_and_in_one_job_emits_same_rows_and_reprocess_ripple
     assert not by_slice.plan(by_slice.second).slice_ranges
     with pytest.raises(IncompleteInputError, match="orders is committed up to 2024-01-01T02:00Z"):
         by_slice.plan(by_slice.second, end=at(150))
+
+
+def test_run_chain_after_rows_of_output_stream_were_deleted_raises(chain):
+    joins = chain("_deleted")
+    joins.run(joins.first, end=at(120))
+    path = f"{joins.lake}/{joins.first.output}/output_stream"
+    DeltaTable.forPath(joins.spark, path).delete("_emitted_at >= '2024-01-01 01:00' AND _emission = 'padded_left'")
+
+    with pytest.raises(FaultError, match="slice 2024-01-01T01:00Z has .* rows, but orders_deleted has emitted"):
+        joins.run(joins.second, end=at(120))
 
 
 def append_random_rows(rng, write, numbers):

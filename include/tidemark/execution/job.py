@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidemark.config.sides import SIDES
 from tidemark.delta.staging import stage_arrow_table
 from tidemark.errors import FaultError
 from tidemark.execution.adopted_slices import withhold_adopted_output
@@ -104,6 +105,7 @@ def run_job(
             return replace(result, rejection=result.rejection or rejection)
         replayed = _replay_slices(spec, job_input)
         _require_complete_read(spec, replayed)
+        _require_all_emissions(spec, replayed)
         is_tiny = is_tiny_job(replayed.rows_read, spec.predecessor)
         if is_tiny != spec.is_expected_tiny:
             tuning.close()
@@ -151,6 +153,28 @@ def _require_complete_read(spec: JobSpec, replayed: ReplayResult) -> None:
                 f"{grid.label(slices[-1] + 1)}, but the statistics in its Delta log promise at least {expected:,}. "
                 "Nothing was published. Compare the table with its log, and report this if the table is sound."
             )
+
+
+def _require_all_emissions(spec: JobSpec, replayed: ReplayResult) -> None:
+    """Check that the job has read each row that the previous joins of a chain have emitted, in each slice.
+
+    Slices that have run again meanwhile are left out, and inputs that are filtered, because the filter can be at the
+    source. The next run reads them again.
+
+    Raises:
+        FaultError: The number of rows differs.
+    """
+    grid, counts = spec.plan.grid, replayed.row_counts
+    has_late_arrivals = bool(counts["late_arriving_rows"].sum())
+    for upstream in () if has_late_arrivals else spec.plan.upstreams:
+        source = spec.plan.inputs[SIDES.index(upstream.side)].side.settings
+        emitted = {} if source.where else upstream.count_emissions(spec.slices)
+        for number, expected in emitted.items():
+            if (count := int(counts[f"{upstream.side}_rows"][number])) != expected:
+                raise FaultError(
+                    f"input {source.table}: slice {grid.label(number)} has {count:,} rows, but {upstream.pipeline} has "
+                    f"emitted {expected:,}. Nothing was published. Reprocess that slice of {upstream.pipeline}."
+                )
 
 
 def _stage_measurements(spec: JobSpec, staged: StagedRun, result: ValidationResult) -> StagedRun:

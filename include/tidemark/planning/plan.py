@@ -25,6 +25,7 @@ from tidemark.planning.replay_strategy import DEFAULT_LIMITS, ReplayLimits
 from tidemark.planning.scan_estimate import ScanEstimate
 from tidemark.sources.completeness import InputCompleteness
 from tidemark.sources.stored_input import StoredInput, get_query_trace, get_schemas
+from tidemark.sources.upstream import UpstreamState
 from tidemark.spark.lazy_session import resolve_session
 from tidemark.timegrid.slices import Grid, group_consecutive
 from tidemark.watermarks.query_trace import QueryTrace
@@ -93,6 +94,8 @@ class Plan:
     slices_to_reprocess: tuple[int, ...] | None = None
     """With `on_late_arriving_rows: reprocess`, committed slices with late-arriving rows that no slice has read."""
     atomic: bool = False
+    upstreams: tuple[UpstreamState, ...] = ()
+    """States of the pipelines whose output is an input."""
     input_completeness: tuple[InputCompleteness, ...] = ()
     """Completeness of the inputs that have a rule."""
     spark_queries: tuple[str, ...] = ()

@@ -92,6 +92,7 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
         drain_after=last.number if last and last.drained else selection.drain_after,
         slices_to_reprocess=slices_to_reprocess,
         atomic=request.atomic,
+        upstreams=tuple(upstreams),
         input_completeness=context.input_completeness,
         spark_queries=(*context.spark_queries, *expression_queries),
     )  # fmt: skip

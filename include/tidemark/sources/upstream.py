@@ -27,6 +27,8 @@ class UpstreamState:
     """First stale slice, if there is one: `end` is before it."""
     drained_slice: int | None
     """Slice after which its inputs have ended."""
+    ledger: Ledger
+    """Its ledger, as it was read."""
 
     @classmethod
     def from_ledger(cls, side: SideName, pipeline: str, ledger: Ledger) -> UpstreamState:
@@ -35,7 +37,20 @@ class UpstreamState:
         gap = next((number + 1 for number in numbers if number + 1 not in ledger.entries), None)
         end = gap if stale_slice is None or gap is None else min(gap, stale_slice)
         drained = ledger.last.number if ledger.last and ledger.last.drained else None
-        return cls(side, pipeline, end, stale_slice, drained)
+        return cls(side, pipeline, end, stale_slice, drained, ledger)
+
+    def count_emissions(self, slices: range) -> dict[int, int]:
+        """Count the emissions of slices in its output stream, by slice.
+
+        Slices that have changed since its ledger was read are left out, and those of which rows were erased.
+        """
+        current = Ledger.read_without_sync(self.ledger.tables, self.ledger.grid).entries
+        entries = (entry for number in slices if (entry := self.ledger.entry(number)))
+        return {
+            entry.number: entry.emissions
+            for entry in entries
+            if entry.emissions is not None and entry.erasures is None and entry == current.get(entry.number)
+        }
 
     def explain(self, grid: Grid) -> str:
         """Describe in one line what is committed, and how to commit more."""
