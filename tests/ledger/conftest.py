@@ -110,8 +110,8 @@ def create_rows():
 def read_contents(spark):
     """Count the rows of each table without names of runs; also return the number of uncommitted files."""
 
-    def read(lake):
-        tables = PipelineTables(f"{lake}/orders")
+    def read(lake, output="orders"):
+        tables = PipelineTables(f"{lake}/{output}")
         with tuned_for_tiny_queries(spark):
             names = list_existing_tables(tables)
             frames = {name: spark.read.format("delta").load(getattr(tables, name)) for name in names}

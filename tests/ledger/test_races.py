@@ -20,10 +20,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.ledger.reader_assertions import check_every_version, check_readers_agree
+from tidemark.config import Pipeline
 from tidemark.config.candidate_version import to_candidate
+from tidemark.config.output_stream import parse_input, to_input
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.errors import SliceOrderError, UserError
+from tidemark.errors import IncompleteInputError, SliceOrderError, UserError
 from tidemark.execution.run import execute
+from tidemark.ledger.ledger import Ledger
 from tidemark.maintenance.compaction import merge_files, plan_compaction
 from tidemark.maintenance.vacuum import vacuum
 from tidemark.planning.planner import create_plan
@@ -60,6 +63,11 @@ WITH_PROMOTION = {
     "reprocess": WORKERS["reprocess"],
     "moves": ["promote", "compact", "rollback", "vacuum", "promote"],
 }
+WITH_NEXT_JOIN = {
+    "hourly": WORKERS["hourly"],
+    "reprocess": WORKERS["reprocess"],
+    "next join": ["follow"],
+}
 
 
 @pytest.fixture
@@ -89,6 +97,13 @@ def wait_for_merges(settings, lake):
         time.sleep(0.5)
 
 
+def follow(session, settings, lake):
+    """Run the slices that the previous join of a chain has committed, until all slices have run."""
+    while len(Ledger.from_pipeline(settings, lake).entries) < ALL:
+        with suppress(IncompleteInputError):  # the previous join has a stale slice
+            list(execute(session, create_plan(session, settings, lake, Request()), lambda *_: None))
+
+
 def run_request(session, settings, lake, request):
     """Do what a command of the CLI does."""
     slice_start = START + timedelta(hours=1)
@@ -106,6 +121,8 @@ def run_request(session, settings, lake, request):
                 (promote if request == "promote" else rollback)(session, settings, lake, "again", "ada")
         case "vacuum":
             vacuum(settings, lake, timedelta(hours=1))
+        case "follow":
+            follow(session, settings, lake)
         case "waive":
             waive(settings, lake, slice_start, "left_v", "so", "ada")
         case _:
@@ -142,16 +159,19 @@ def count_used_waivers(lake):
     return len(attempts)
 
 
-def run_races(workers, settings, lake):
-    """Yield number, lake and number of commit conflicts of each race of some workers."""
+def run_races(workers, settings, lake, next_join=None):
+    """Yield number, lake and number of commit conflicts of each race of some workers.
+
+    Workers that follow run the pipeline `next_join`, the others `settings`.
+    """
     processes = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(workers), processes, start_spark, [processes.Barrier(len(workers))]) as pool:
         for race in range(RACES):
             rng, copy = random.Random(race), shutil.copytree(lake, lake.parent / f"race_{race}")
             delays = [rng.uniform(0, 3) if race else 0 for _ in workers]  # in the first race all start at once
             running = [
-                pool.submit(run_worker, *worker, settings, copy, delay)
-                for worker, delay in zip(workers.items(), delays, strict=True)
+                pool.submit(run_worker, name, requests, next_join if requests == ["follow"] else settings, copy, delay)
+                for (name, requests), delay in zip(workers.items(), delays, strict=True)
             ]
             yield race, copy, sum(future.result() for future in running)
             shutil.rmtree(copy)
@@ -255,3 +275,51 @@ def test_concurrent_release_and_waiver_lose_no_row(spark, pipeline, origin, read
         check_consistency(spark, settings, copy)
     assert conflicts, "there was no conflict"
     assert used_waivers, "no waiver was used"
+
+
+def create_next_join(first):
+    """Create a pipeline that joins the output of the first one with its left input."""
+    content = {
+        "name": "next_join",
+        "dialect": first.dialect,
+        "left": to_input(parse_input({"pipeline": first.name}), first),
+        "right": {"table": "left", "event_time": "happened", "arrival": "arrived", "watermark_delay": "10 minutes"},
+        "join": {
+            "keys": [{"left": "left_k", "right": "k"}],
+            "interval": {"lower": "-30 minutes", "upper": "5 minutes"},
+        },
+        "slices": {"every": "1 hour", "start": "2024-01-01T00:00:00Z"},
+    }
+    return Pipeline.model_validate(content)
+
+
+@pytest.mark.slow
+def test_concurrent_reprocess_of_previous_join_loses_no_row(
+    spark, pipeline, origin, append_inputs, plan_and_run, read_contents
+):
+    """The next join reads while slices before and after the ones it reads are replaced."""
+    _, lake = origin
+    settings = pipeline(on_late_arriving_rows="reprocess", output_stream=True)
+    plan_and_run(settings, reprocess=True, end=START + timedelta(hours=COMMITTED))
+    next_join = create_next_join(settings)
+    plan_and_run(next_join)
+    arrived = START + timedelta(minutes=95)
+    append_inputs(("a", arrived, arrived, 888))  # the reprocess reads it
+    sequential = shutil.copytree(lake, lake.parent / "alone")
+    for name in ("hourly", "reprocess"):
+        run_worker(name, WITH_NEXT_JOIN[name], settings, sequential, 0)
+    run_worker("next join", ["follow"], next_join, sequential, 0)
+    expected, reruns = read_contents(sequential, next_join.output)[0], 0
+    assert expected["emissions"]
+    assert expected["late"]
+    for race, copy, _ in run_races(WITH_NEXT_JOIN, settings, lake, next_join):
+        run_worker("afterwards", [Request()], next_join, copy, 0)
+        for output in (settings.output, next_join.output):
+            assert read_contents(copy, output)[1] == 0, f"race {race}"
+        contents, _ = read_contents(copy, next_join.output)
+        for name in ("emissions", "late"):
+            assert contents[name] == expected[name], f"race {race}"
+        check_consistency(spark, settings, copy)
+        reruns += sum(entry.attempt > 1 for entry in Ledger.from_pipeline(next_join, str(copy)).entries.values())
+
+    assert reruns, "no slice of the next join ran again"
