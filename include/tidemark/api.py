@@ -14,6 +14,7 @@ from tidemark.comparison import Comparison, ComparisonRequest
 from tidemark.comparison.chain_history import explain_rows
 from tidemark.comparison.row_history import RowHistory
 from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.sides import SideName
 from tidemark.delta.paths import resolve_lake_root
 from tidemark.errors import SliceOrderError
@@ -106,7 +107,8 @@ def read_committed(
     """
     ledger = Ledger.from_pipeline(pipeline, resolve_lake_root(str(lake)))
     if not ledger.last:
-        raise SliceOrderError(f"{pipeline.name} has no committed slice to read. Run it first with tidemark run.")
+        command = f"tidemark run {format_cli_arguments(pipeline)}"
+        raise SliceOrderError(f"{pipeline.name} has no committed slice to read. Run {command} first.")
     return read_committed_rows(spark, ledger, table, as_of)
 
 

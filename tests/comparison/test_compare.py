@@ -260,7 +260,7 @@ def test_compare_every_pane_assigns_re_fired_pane(inputs, pipeline, run_pipeline
 
 def test_compare_invalid_request_raises_short_error(lake, inputs, pipeline, run_pipeline, compare_with, read_emissions):
     settings = pipeline(join=LEFT_JOIN | {"type": "inner"})
-    with pytest.raises(SliceOrderError, match="has no committed slice. Run it first"):
+    with pytest.raises(SliceOrderError, match="has no committed slice. Run tidemark run .*pipeline.yaml first"):
         compare_with(settings, "left")
 
     run_pipeline(settings, end=START + HOUR)

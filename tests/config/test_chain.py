@@ -9,7 +9,7 @@ import yaml
 from tests.config.pipeline_files import PROJECT
 from tidemark.config import load_pipeline
 from tidemark.config.candidate_version import to_candidate
-from tidemark.config.chain_files import load_readers, load_upstreams
+from tidemark.config.chain_files import format_upstream_arguments, load_readers, load_upstreams
 from tidemark.config.loader import with_overrides
 from tidemark.config.output_stream import compute_order_factor, compute_watermark_delay
 from tidemark.errors import PipelineFileError
@@ -48,6 +48,23 @@ def test_load_pipeline_input_reads_output_stream_of_other_pipeline(tmp_path):
     assert pipeline.left.upstream.depth == 1
     assert (pipeline.on_late_arriving_rows, pipeline.on_input_delete) == ("reprocess", "reprocess")
     assert with_overrides(pipeline, {"join.type": "inner"}).left == pipeline.left
+
+
+def test_format_upstream_arguments_file_of_another_name_or_folder_is_found_by_them(tmp_path, monkeypatch):
+    folder = tmp_path / "my chains"
+    folder.mkdir()
+    load(folder)
+    (folder / "orders_payments.yaml").rename(folder / "first.yaml")
+    left = {"left": {"pipeline": "first", "event_time": "left"}}
+    (folder / "shipments.yaml").write_text(yaml.safe_dump({**SECOND, **left}))
+    pipeline = load_pipeline(folder / "shipments.yaml")
+
+    assert pipeline.left.upstream.pipeline == "orders_payments"
+    assert format_upstream_arguments(pipeline, "left") == f"'{folder}/first.yaml'"
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(folder))
+    assert format_upstream_arguments(load_pipeline("shipments"), "left") == "first"
+    (folder / "first.yaml").unlink()
+    assert format_upstream_arguments(pipeline, "left") == "orders_payments"
 
 
 def test_load_pipeline_docs_example_is_valid_chain(tmp_path):

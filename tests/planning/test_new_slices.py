@@ -6,9 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from tidemark.config.types import to_micros
+from tidemark.errors import IncompleteInputError, SliceOrderError
 from tidemark.planning import new_slices
 from tidemark.planning.new_slices import select_new_slices
 from tidemark.planning.request import Request
+from tidemark.sources.upstream import UpstreamState
 from tidemark.timegrid.slices import Grid
 
 HOUR = timedelta(hours=1)
@@ -21,7 +23,7 @@ def _fixed_time(monkeypatch):
     monkeypatch.setattr(new_slices, "datetime", SimpleNamespace(now=lambda _: NOW))
 
 
-def create_context(newest_rows, *, start=THIS_HOUR - 3 * HOUR, committed=0, slices_end=None, **request):
+def create_context(newest_rows, *, start=THIS_HOUR - 3 * HOUR, committed=0, slices_end=None, upstreams=(), **request):
     """Create a context of hourly slices whose inputs have their newest rows at these instants (None: no rows)."""
     grid = Grid(to_micros(start), to_micros(HOUR))
 
@@ -41,7 +43,7 @@ def create_context(newest_rows, *, start=THIS_HOUR - 3 * HOUR, committed=0, slic
         inputs=tuple(create_input(*item) for item in zip(("orders", "payments"), newest_rows, strict=True)),
         pipeline=SimpleNamespace(slices=SimpleNamespace(end=slices_end)),
         input_completeness=(),
-        upstreams=(),
+        upstreams=upstreams,
         spark_queries=[],
     )
 
@@ -99,3 +101,27 @@ def test_select_new_slices_without_slices_names_the_only_reason(context, note):
     selection = select_new_slices(context)
 
     assert (selection.slice_ranges, selection.notes) == ((), (note,))
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        ((None, None, None), "waits for its input: orders_payments has no committed slice. Run "),
+        ((1, 1, None), f"waits for its input: slice {format_hour(-2)} of orders_payments is stale. Run "),
+        ((1, None, None), f"waits for its input: orders_payments is committed up to {format_hour(-2)}. Run "),
+        ((1, None, None), f"slices up to {format_hour(0)} need their input: orders_payments is committed up to"),
+        ((3, None, None), f"the inputs of orders_payments have not ended after slice {format_hour(-1)}. Run "),
+    ],
+)
+def test_select_new_slices_names_command_by_which_file_of_other_pipeline_is_found(state, problem):
+    upstream = UpstreamState("left", "orders_payments", "chains/first.yaml", *state)
+    request = {"end": THIS_HOUR} if not problem.startswith("waits") else {}
+    context = create_context((NOW, NOW), upstreams=[upstream], drain="have not ended" in problem, **request)
+
+    try:
+        text = "; ".join(select_new_slices(context).notes)
+    except (IncompleteInputError, SliceOrderError) as error:
+        text = str(error)
+
+    assert problem in text
+    assert "Run tidemark run chains/first.yaml " in text

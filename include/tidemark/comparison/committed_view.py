@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.config import Pipeline
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.chain_files import load_upstreams
 from tidemark.config.expressions import find_copied_columns
 from tidemark.config.sides import SIDES, SideName
@@ -61,7 +62,8 @@ class CommittedView:
         """
         ledger = Ledger.from_pipeline(pipeline, lake)
         if not ledger.last:
-            raise SliceOrderError(f"{pipeline.name} has no committed slice. Run it first, with tidemark run.")
+            command = f"tidemark run {format_cli_arguments(pipeline)}"
+            raise SliceOrderError(f"{pipeline.name} has no committed slice. Run {command} first.")
         return cls(spark, pipeline, lake, ledger.grid, ledger.tables, open_inputs(spark, pipeline, lake), ledger)
 
     @cached_property

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.inputs import Input
 from tidemark.config.loader import find_pipeline_file, get_pipelines_folder, list_pipeline_files, load_pipeline
 from tidemark.config.output_stream import OUTPUT_STREAM
@@ -21,6 +22,14 @@ def load_upstreams(pipeline: Pipeline) -> dict[SideName, Pipeline]:
         PipelineFileError: There is no valid file of such a pipeline any more.
     """
     return {side: _load_upstream(pipeline, side) for side in pipeline.upstreams}
+
+
+def format_upstream_arguments(pipeline: Pipeline, side: SideName) -> str:
+    """Return the command line arguments that select the pipeline whose output an input is; its name without a file."""
+    try:
+        return format_cli_arguments(_load_upstream(pipeline, side))
+    except PipelineFileError:
+        return pipeline.upstreams[side].pipeline
 
 
 def load_readers(pipeline: Pipeline) -> list[tuple[Pipeline, SideName]]:

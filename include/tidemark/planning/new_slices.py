@@ -175,6 +175,6 @@ def _limit_to_upstreams(context: PlanningContext, start: int, end: int, notes: l
         if request.drain and end > start and upstream.drained_slice != end - 1:
             raise SliceOrderError(
                 f"--drain: the inputs of {upstream.pipeline} have not ended after slice {grid.label(end - 1)}. Run "
-                f"tidemark run {upstream.pipeline} with --drain and the same end first."
+                f"tidemark run {upstream.cli_arguments} with --drain and the same end first."
             )
     return end

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemark.config import Input, Pipeline
+from tidemark.config.chain_files import format_upstream_arguments
 from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.config.sides import SideName
 from tidemark.delta.paths import resolve_path
@@ -20,6 +21,8 @@ class UpstreamState:
 
     side: SideName
     pipeline: str
+    cli_arguments: str
+    """Command line arguments that select its file."""
     end: int | None
     """Slice after the last one that may be read: the slices before it have no gap, and none is stale. None without
     slices."""
@@ -31,13 +34,13 @@ class UpstreamState:
     """Its ledger, as it was read."""
 
     @classmethod
-    def from_ledger(cls, side: SideName, pipeline: str, ledger: Ledger) -> UpstreamState:
+    def from_ledger(cls, side: SideName, pipeline: str, cli_arguments: str, ledger: Ledger) -> UpstreamState:
         """Find the state of a pipeline by its ledger."""
         numbers, stale_slice = list(ledger.entries), min(stale(ledger), default=None)
         gap = next((number + 1 for number in numbers if number + 1 not in ledger.entries), None)
         end = gap if stale_slice is None or gap is None else min(gap, stale_slice)
         drained = ledger.last.number if ledger.last and ledger.last.drained else None
-        return cls(side, pipeline, end, stale_slice, drained, ledger)
+        return cls(side, pipeline, cli_arguments, end, stale_slice, drained, ledger)
 
     def count_emissions(self, slices: range) -> dict[int, int]:
         """Count the emissions of slices in its output stream, by slice.
@@ -54,11 +57,12 @@ class UpstreamState:
 
     def explain(self, grid: Grid) -> str:
         """Describe in one line what is committed, and how to commit more."""
+        command = f"Run tidemark run {self.cli_arguments} first."
         if self.end is None:
-            return f"{self.pipeline} has no committed slice. Run tidemark run {self.pipeline} first."
+            return f"{self.pipeline} has no committed slice. {command}"
         if self.stale_slice == self.end:
-            return f"slice {grid.label(self.end)} of {self.pipeline} is stale. Run tidemark run {self.pipeline} first."
-        return f"{self.pipeline} is committed up to {grid.label(self.end)}. Run tidemark run {self.pipeline} first."
+            return f"slice {grid.label(self.end)} of {self.pipeline} is stale. {command}"
+        return f"{self.pipeline} is committed up to {grid.label(self.end)}. {command}"
 
 
 def read_upstreams(pipeline: Pipeline, lake: str, *, applies_commits: bool) -> list[UpstreamState]:
@@ -71,7 +75,12 @@ def read_upstreams(pipeline: Pipeline, lake: str, *, applies_commits: bool) -> l
     """
     grid, read = Grid.from_config(pipeline.slices), Ledger.read if applies_commits else Ledger.read_without_sync
     return [
-        UpstreamState.from_ledger(side, upstream.pipeline, read(_locate_tables(getattr(pipeline, side), lake), grid))
+        UpstreamState.from_ledger(
+            side,
+            upstream.pipeline,
+            format_upstream_arguments(pipeline, side),
+            read(_locate_tables(getattr(pipeline, side), lake), grid),
+        )
         for side, upstream in pipeline.upstreams.items()
     ]
 

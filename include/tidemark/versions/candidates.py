@@ -75,7 +75,8 @@ def with_live_settings(pipeline: Pipeline, lake: str) -> Pipeline:
     """
     last = Ledger.from_pipeline(pipeline, lake).last
     if last is None:
-        raise SliceOrderError(f"{pipeline.name} has no live slice. Run it first with tidemark run.")
+        command = f"tidemark run {format_cli_arguments(pipeline)}"
+        raise SliceOrderError(f"{pipeline.name} has no live slice. Run {command} first.")
     return with_stored_config(pipeline, parse_settings(last.settings))
 
 
