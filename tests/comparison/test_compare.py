@@ -258,6 +258,26 @@ def test_compare_every_pane_assigns_re_fired_pane(inputs, pipeline, run_pipeline
     assert result.differences > 0
 
 
+def test_compare_value_that_the_type_cannot_hold_differs(inputs, pipeline, run_pipeline, compare_with, read_emissions):
+    select = {"id": "left_id", "v": "right_v", "day": "CAST(left_happened AS DATE)", "tenth": "CAST(0.1 AS FLOAT)"}
+    settings = run_pipeline(pipeline(join=LEFT_JOIN, dialect="flink-sql", select=select))
+    rows = read_emissions(settings)
+    wide = rows.withColumns({"v": F.col("v").cast("bigint"), "day": F.col("day").cast("timestamp")})
+    values = {
+        "v": F.when(F.col("v").isNull(), 3_000_000_000).otherwise(F.col("v")),  # null as an INT
+        "day": F.when(F.col("id") % 2 == 1, F.col("day") + F.expr("INTERVAL 1 HOUR")).otherwise(F.col("day")),
+    }
+    other_rows = [wide.withColumn(name, value) for name, value in values.items()]
+
+    assert compare_with(settings, wide, try_settings=False).differences == 0
+    for stream, is_other in zip(other_rows, (F.col("v").isNull(), F.col("id") % 2 == 1), strict=True):
+        result = compare_with(settings, stream, try_settings=False)
+        assert result.same == rows.where(~is_other).count() < rows.count()
+    as_double = wide.withColumn("tenth", F.lit(0.1))
+    assert compare_with(settings, as_double, try_settings=False).same == 0
+    assert compare_with(settings, as_double, try_settings=False, float_tolerance=1e-6).differences == 0
+
+
 def test_compare_invalid_request_raises_short_error(lake, inputs, pipeline, run_pipeline, compare_with, read_emissions):
     settings = pipeline(join=LEFT_JOIN | {"type": "inner"})
     with pytest.raises(SliceOrderError, match="has no committed slice. Run tidemark run .*pipeline.yaml first"):

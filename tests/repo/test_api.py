@@ -41,9 +41,7 @@ def test_api_plans_runs_reads_explains_and_compares(spark, lake, write, pipeline
     pipeline()
     orders = tidemark.load_pipeline(tmp_path / "pipeline.yaml")
 
-    with pytest.raises(
-        SliceOrderError, match="orders has no committed slice to read. Run tidemark run .*yaml first"
-    ):
+    with pytest.raises(SliceOrderError, match="orders has no committed slice to read. Run tidemark run .*yaml first"):
         tidemark.read_committed(spark, orders, lake)
 
     steps = []

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.comparison.committed_view import CommittedView
+from tidemark.comparison.multiset_diff import INEXACT
 from tidemark.comparison.result import ComparisonRequest
 from tidemark.comparison.setting_search import PROVENANCE_COLUMNS, WINDOW_COLUMNS
 from tidemark.config.output_stream import (
@@ -40,7 +43,9 @@ def align_columns(
     """Cast the stream's rows to the types of the batch.
 
     Returns:
-        The rows, the columns to compare, and notes for the user.
+        The rows, the columns to compare, and notes for the user. If types differ, the rows also have the column
+        `multiset_diff.INEXACT`: True if the batch's type cannot hold a value. Such a value is null, unless the column
+        has a tolerance.
 
     Raises:
         UserError: a column to ignore does not exist.
@@ -65,12 +70,17 @@ def align_columns(
     extra = sorted(set(stream.columns) - set(batch.columns))
     if extra:
         notes.append(f"not compared, because only {request.table} contains it: {', '.join(extra)}")
-    columns = [_cast(stream, name, batch.schema[name].dataType, request.table) for name in names]
+    types = {name: batch.schema[name].dataType for name in names}
+    cast_columns = [name for name in names if stream.schema[name].dataType.simpleString() != types[name].simpleString()]
+    casts = {name: _cast(stream, name, types[name], request) for name in cast_columns}
+    columns = [casts[name][0].alias(name) if name in casts else F.col(quote_identifier(name)) for name in names]
+    if casts:
+        columns.append(reduce(or_, (is_inexact for _, is_inexact in casts.values())).alias(INEXACT))
     return stream.select(*columns), names, notes
 
 
 def _find_columns(view: CommittedView, names: Iterable[str]) -> set[str]:
-    """Find columns of emissions with these names, and those that come from such columns of the pipelines it reads."""
+    """Return `names`, and the columns of emissions that copy such a column from a pipeline before."""
     columns = set(names)
     for side, upstream in view.upstreams.items():
         sources = _find_columns(upstream, names)
@@ -82,7 +92,7 @@ def derive_emission(stream: DataFrame, view: CommittedView) -> Column | None:
     """Derive `_emission` from null columns; None if the stream's columns do not allow it."""
     join_type = view.pipeline.join.type
     if join_type in SEMI_ANTI_TYPES:
-        return F.lit({"semi": "semi", "anti": "anti"}[join_type])
+        return F.lit(join_type)
     emission = F.lit("matched")
     for side, other in zip(SIDES, reversed(SIDES), strict=True):
         columns = [name for name in view.map_columns(other) if name in stream.columns]
@@ -94,28 +104,31 @@ def derive_emission(stream: DataFrame, view: CommittedView) -> Column | None:
     return emission
 
 
-def _cast(stream: DataFrame, name: str, dtype: T.DataType, table: str) -> Column:
+def _cast(stream: DataFrame, name: str, dtype: T.DataType, request: ComparisonRequest) -> tuple[Column, Column]:
     """Cast a column of the stream to the type of the emissions.
+
+    Returns:
+        The column, and True if the type cannot hold its value.
 
     Raises:
         InputError: the types are neither both numbers nor both times.
     """
     given, column = stream.schema[name].dataType, F.col(quote_identifier(name))
-    if given.simpleString() == dtype.simpleString():
-        return column
     are_numbers = isinstance(given, T.NumericType) and isinstance(dtype, T.NumericType)
     if not are_numbers and not (isinstance(given, _TIME_TYPES) and isinstance(dtype, _TIME_TYPES)):
         raise InputError(
-            f"column {name} is {given.simpleString()} in table {table} and {dtype.simpleString()} in the emissions. "
-            f"Cast it in either, or pass --set ignore_columns={name}."
+            f"column {name} is {given.simpleString()} in table {request.table} and {dtype.simpleString()} in the "
+            f"emissions. Cast it in either, or pass --set ignore_columns={name}."
         )
     cast = column.try_cast(dtype)
-    # A number that the other type cannot represent is a different value.
-    return (F.when(cast.try_cast(given) == column, cast) if are_numbers else cast).alias(name)
+    if request.float_tolerance and isinstance(dtype, T.FractionalType):
+        return cast, column.isNotNull() & cast.isNull()
+    is_exact = cast.try_cast(given).eqNullSafe(column)
+    return F.when(is_exact, cast), ~is_exact
 
 
 def find_leading_columns(view: CommittedView, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the compared columns that are keys, event times or bounds of windows, also of joins before."""
+    """Select from `names` the keys, event times and window bounds of a join, and of the joins before it."""
     pipeline, leading = view.pipeline, list[str]()
     for side in SIDES:
         columns, upstream = view.map_columns(side), view.upstreams.get(side)

@@ -14,6 +14,8 @@ from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.spark.materialization import materialize
 
 BATCH, STREAM = "batch", "stream"
+INEXACT = "_inexact"
+"""Optional column of a table: True if a row had a value that the type of its column cannot hold. It equals no row."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,10 @@ def diff_multisets(
 
 def _add_hash(rows: DataFrame, side: str, exact: Sequence[str], tolerances: dict[str, float]) -> DataFrame:
     """Add `_hash`, `_side`, and with tolerances the `_position` among rows of equal hash."""
-    rows = rows.withColumn("_hash", content_hash(rows, exact)).withColumn("_side", F.lit(side))
+    content = content_hash(rows, exact)
+    if INEXACT in rows.columns:
+        content = F.when(F.col(INEXACT), F.xxhash64(content, F.lit(INEXACT))).otherwise(content)
+    rows = rows.withColumn("_hash", content).withColumn("_side", F.lit(side)).drop(INEXACT)
     if tolerances:
         order = Window.partitionBy("_hash").orderBy(*(quote_identifier(name) for name in tolerances))
         rows = rows.withColumn("_position", F.row_number().over(order))
