@@ -288,6 +288,19 @@ def test_import_of_a_chained_join_reads_the_output_of_the_first_one(number, tmp_
     assert content.get("output_stream", False) == expected.get("output_stream", False)
 
 
+@pytest.mark.parametrize("setting", ["slices.every=2 hours", "slices.start=2024-02-01T00:00Z", "output_stream=false"])
+def test_import_of_a_chained_join_takes_over_settings(setting, tmp_path):
+    (tmp_path / "chains.sql").write_text(SCRIPTS["chains"])
+    options = ["--arrival", "received_at", "--start", "2024-01-01T00:00Z", "--output", "j.yaml", "--set", setting]
+
+    assert main(["import", "chains.sql", "--join", "13", *options]) == 0
+
+    content = yaml.safe_load((tmp_path / "j.yaml").read_text())
+    name, value = setting.split("=")
+    section = content["slices"] if "." in name else content
+    assert str(section[name.rpartition(".")[2]]).lower().startswith(value[:10].lower())
+
+
 def test_import_of_a_chain_that_cannot_be_one_is_refused(tmp_path, capsys):
     (tmp_path / "chains.sql").write_text(SCRIPTS["chains"])
 
@@ -489,7 +502,15 @@ def test_import_of_sql_without_flink_names_the_command_that_installs_it(tmp_path
 
 @pytest.mark.parametrize(
     "options",
-    [["--set", "left"], ["--conf", "=1"], ["--set", "name.x=1"], ["--start", "yesterday"], ["--every", "1 month"]],
+    [
+        ["--set", "left"],
+        ["--conf", "=1"],
+        ["--set", "name.x=1"],
+        ["--start", "yesterday"],
+        ["--every", "1 month"],
+        ["--arrival", "kafka:"],
+        ["--set", "slices.time_zone=Nowhere"],
+    ],
 )
 def test_import_with_an_invalid_option_is_refused(options, import_plan, tmp_path):
     assert import_plan(get_plan("orders"), *options) == 2

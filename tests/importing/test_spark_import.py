@@ -9,6 +9,7 @@ import pytest
 from tidemark.cli.app import main
 from tidemark.config import load_pipeline
 from tidemark.config.sides import SIDES
+from tidemark.config.types import format_instant
 from tidemark.importing.draft_completion import ImportOptions, _create_table, create_draft
 from tidemark.importing.pipeline_writer import format_pipeline_file
 from tidemark.importing.spark_join import import_spark_join
@@ -259,6 +260,12 @@ def test_import_with_a_checkpoint_replays_its_batches(spark, queries, tmp_path, 
     assert settings["slices"] == {"every": "1 hour", "start": "2023-12-31T23:00Z"}
     assert settings["spark"] == {"multiple_watermark_policy": "max"}
 
+    days = [*tables, "--every", "1 day", "--set", "slices.time_zone=Europe/Berlin", "--output", "days.yaml"]
+    assert main(["import", f"{queries}:documented", *days]) == 0
+    assert format_instant(load_pipeline("days.yaml").slices.start) == "2023-12-31T23:00Z"
+    assert main(["import", f"{queries}:documented", *tables, "--every", "0 s", "--output", "zero.yaml"]) == 2
+    assert "--every: '0 s' is not positive." in capsys.readouterr().err
+
 
 def test_import_with_a_checkpoint_that_lost_its_first_batch_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -273,6 +280,7 @@ def test_import_with_a_checkpoint_that_lost_its_first_batch_is_refused(tmp_path,
         ("lake/raw/orders", "raw/orders"),
         ("file:///elsewhere/orders", "/elsewhere/orders"),
         ("s3a://bucket/orders", "s3a://bucket/orders"),
+        ("dbfs:/mnt/orders", "dbfs:/mnt/orders"),
     ],
 )
 def test_table_of_a_stream_is_relative_to_the_lake_root(path, table, tmp_path, monkeypatch):

@@ -51,9 +51,12 @@ def import_(
             help="Arrival on both sides: a column, `commit`, `kafka:COLUMN`, `checkpoint:PATH` or `event-time`.",
         ),
     ] = None,
-    start: Annotated[str | None, typer.Option(metavar="T", help="Start of the first slice, ISO 8601.")] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="T", help="Start of the first slice, ISO 8601, UTC without an offset.")
+    ] = None,
     every: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Length of a slice. [default: 1 hour for Flink]")
+        str | None,
+        typer.Option(metavar="DURATION", help="Length of a slice. [default: 1 hour for Flink, or with `checkpoint:`]"),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -77,10 +80,10 @@ def import_(
     from tidemark.importing.spark_checkpoint import read_checkpoint_start  # noqa: PLC0415
 
     checkpoint = get_checkpoint(arrival)
-    first_batch = read_checkpoint_start(checkpoint, get_lake_root()) if checkpoint else None
+    checkpoint_start = read_checkpoint_start(checkpoint, get_lake_root()) if checkpoint else None
     job_settings = dict(split_option("--conf", text) for text in conf or ())
-    if first_batch:
-        job_settings = {**first_batch.settings, **job_settings}
+    if checkpoint_start:
+        job_settings = {**checkpoint_start.settings, **job_settings}
     stream_joins = import_joins(source, join, job_settings, _start_session)
     options = ImportOptions(
         name=name or "",
@@ -90,7 +93,7 @@ def import_(
         arrival=arrival,
         start=start,
         every=every,
-        first_batch=first_batch.time if first_batch else None,
+        first_batch=checkpoint_start.time if checkpoint_start else None,
         overrides=parse_settings(settings),
     )
     if len(stream_joins) > 1 and (options.left_table or options.right_table or options.overrides or output):

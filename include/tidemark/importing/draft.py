@@ -51,7 +51,7 @@ class Draft:
 
     def get_content(self) -> dict[str, Any]:
         """Return the settings in the form of a parsed pipeline file."""
-        return _get_values(self.settings)
+        return get_values(self.settings)
 
     def list_open_settings(self) -> list[str]:
         """Return the dotted names of the settings that the user has to fill in."""
@@ -67,5 +67,6 @@ def flatten(section: Mapping[str, Setting | Section], prefix: str = "") -> Itera
             yield from flatten(entry, f"{prefix}{name}.")
 
 
-def _get_values(section: Section) -> dict[str, Any]:
-    return {name: entry.value if isinstance(entry, Setting) else _get_values(entry) for name, entry in section.items()}
+def get_values(section: Section) -> dict[str, Any]:
+    """Return the values of a section's settings, without their origins."""
+    return {name: entry.value if isinstance(entry, Setting) else get_values(entry) for name, entry in section.items()}

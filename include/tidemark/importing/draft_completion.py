@@ -6,13 +6,15 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfoNotFoundError
 
 from pydantic import ValidationError
 
 from tidemark.config.loader import PLACEHOLDER, explain_validation_error
+from tidemark.config.local_days import get_day_start, to_local_day
 from tidemark.config.output_stream import OUTPUT_STREAM, find_output_problems, parse_input, to_input
 from tidemark.config.pipeline import Pipeline
 from tidemark.config.sides import SIDES, SideName
@@ -25,13 +27,11 @@ DEFAULT_SLICE = "1 hour"
 _EVENT_TIME = "event-time"
 _COMMIT = "commit"
 _CHECKPOINT = "checkpoint:"
-_ARRIVAL_FORMS = f"--arrival COLUMN, {_COMMIT}, kafka:COLUMN or {_EVENT_TIME}"
-_EXAMPLES: dict[str, Any] = {
-    "slices.start": "2000-01-01T00:00Z",
-    "slices.every": DEFAULT_SLICE,
-    "time_zone": "UTC",
-}
-"""Values in place of open settings, to check the other settings."""
+_ARRIVAL_FORMS = f"--arrival COLUMN, {_COMMIT}, kafka:COLUMN, checkpoint:PATH (Spark) or {_EVENT_TIME}"
+_URI = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")
+_EXAMPLE_START = datetime(2000, 1, 1, tzinfo=UTC)
+_EXAMPLES: dict[str, Any] = {"slices.every": DEFAULT_SLICE, "time_zone": "UTC"}
+"""Values in place of open settings, to check the other settings; `slices.start` is `_EXAMPLE_START`, rounded down."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,9 @@ def _create_draft(join: StreamJoin, options: ImportOptions) -> tuple[Draft, Pipe
     stream = settings.pop(OUTPUT_STREAM, None)
     draft = Draft(join.title, settings, omissions, join.notes)
     pipeline = _check(draft, join, options)
-    if isinstance(stream, Setting):
+    if isinstance(stream, Setting) and not stream.value:
+        settings[OUTPUT_STREAM] = stream
+    elif isinstance(stream, Setting):
         if reason := next(find_output_problems(pipeline), None):
             omissions.append(Omission(OUTPUT_STREAM, f"The next join cannot read the output: {reason}"))
         else:
@@ -96,15 +98,15 @@ def _create_draft(join: StreamJoin, options: ImportOptions) -> tuple[Draft, Pipe
 
 
 def _is_settled(subject: str, settings: Section) -> bool:
-    """Return True if a setting that a plan lacks is in the file after all."""
+    """Return True if the file has a setting that the plan lacks."""
     names = dict(flatten(settings))
-    side = subject.partition(".")[0]
+    parent = subject.partition(".")[0]
     if subject == "slices":
         return "left.arrival.streaming_checkpoint" in names
     if subject == "idle_timeout":
         return all(f"{side}.{subject}" in names for side in SIDES)
-    if subject.endswith(".partition") and f"{side}.arrival" in names:
-        return subject in names or isinstance(names[f"{side}.arrival"].value, dict)
+    if subject.endswith(".partition") and f"{parent}.arrival" in names:
+        return subject in names or isinstance(names[f"{parent}.arrival"].value, dict)
     return subject in names
 
 
@@ -148,7 +150,7 @@ def _create_table(side: SideName, source: StreamInput, table: str | None, lake: 
     if not source.path:
         return Setting(PLACEHOLDER, f"Delta table with the rows of {source.source}: --{side}-table")
     path = source.path.removeprefix("file:")
-    if "://" not in path:
+    if not _URI.match(path):
         root, absolute = Path(lake).absolute(), Path(path).absolute()
         path = str(absolute.relative_to(root) if absolute.is_relative_to(root) else absolute)
     return Setting(path, "path of the stream")
@@ -160,11 +162,13 @@ def get_checkpoint(arrival: str | None) -> str | None:
 
 
 def _create_arrival(text: str | None) -> Setting | None:
-    kind, _, rest = (text or "").partition(":")
-    match kind, rest:
-        case ("", _):
+    kind, separator, name = (text or "").partition(":")
+    match kind, separator, name:
+        case ("", _, _):
             return Setting(PLACEHOLDER, f"the order in which rows arrived: {_ARRIVAL_FORMS}")
-        case ("kafka", column) if column:
+        case ("kafka" | "checkpoint", ":", ""):
+            raise ImportRefusedError(f"--arrival {text} has no name after the colon. Write {_ARRIVAL_FORMS}.")
+        case ("kafka", ":", column):
             return Setting({"kafka": column}, "--arrival")
     return None if text == _EVENT_TIME else Setting(text, "--arrival")
 
@@ -191,23 +195,35 @@ def _create_slices(join: StreamJoin, options: ImportOptions) -> Section:
     if options.start:
         start = Setting(options.start, "--start")
     elif options.first_batch and not every.is_open:
-        start = Setting(_floor(options.first_batch, every), "first batch of the checkpoint, rounded down")
+        zone = options.overrides.get("slices.time_zone", "UTC")
+        start = Setting(_floor(options.first_batch, every, zone), "first batch of the checkpoint, rounded down")
     else:
         start = Setting(PLACEHOLDER, "time from which the stream read: --start")
     return {"every": every, "start": start}
 
 
-def _floor(instant: datetime, every: Setting) -> str:
-    """Round an instant down to a multiple of the slice's length.
+def _floor(instant: datetime, every: Setting, zone: str) -> str:
+    """Round an instant down to a multiple of the slice's length, or in a time zone to its midnight.
 
     Raises:
-        ImportRefusedError: The length is no positive duration.
+        ImportRefusedError: The length is no positive duration, or there is no such zone.
     """
+    if zone != "UTC":
+        return _floor_to_midnight(instant, zone)
     try:
         length = to_micros(parse_duration(every.value))
-        return format_instant(from_micros(to_micros(instant) // length * length))
-    except (ValueError, ZeroDivisionError) as error:
+    except ValueError as error:
         raise ImportRefusedError(f"--every: {error}") from None
+    if length <= 0:
+        raise ImportRefusedError(f"--every: {every.value!r} is not positive. Write a length such as '1 hour'.")
+    return format_instant(from_micros(to_micros(instant) // length * length))
+
+
+def _floor_to_midnight(instant: datetime, zone: str) -> str:
+    try:
+        return format_instant(from_micros(get_day_start(to_local_day(to_micros(instant), zone), zone)))
+    except (ZoneInfoNotFoundError, ValueError):
+        raise ImportRefusedError(f"slices.time_zone: there is no zone {zone!r}. Write one such as UTC.") from None
 
 
 def _override(settings: Section, name: str, value: Any) -> None:
@@ -227,7 +243,10 @@ def _create_upstream(join: StreamJoin, options: ImportOptions) -> Pipeline:
     Raises:
         ImportRefusedError: The join has no output that another join can read.
     """
-    draft, pipeline = _create_draft(join, replace(options, name="", left_table=None, right_table=None, overrides={}))
+    # Both joins have the same slices. Other settings of the user are those of the join that reads the output.
+    overrides = {name: value for name, value in options.overrides.items() if name.partition(".")[0] == "slices"}
+    upstream_options = replace(options, name="", left_table=None, right_table=None, overrides=overrides)
+    draft, pipeline = _create_draft(join, upstream_options)
     for omission in draft.omissions:
         if omission.subject == OUTPUT_STREAM:
             raise ImportRefusedError(f"{join.title}: {omission.reason}")
@@ -241,9 +260,12 @@ def _check(draft: Draft, join: StreamJoin, options: ImportOptions) -> Pipeline:
         ImportRefusedError: It is not.
     """
     settings = deepcopy(draft.settings)
-    for name, setting in list(flatten(settings)):
+    stated = dict(flatten(settings))
+    zone = stated["slices.time_zone"].value if "slices.time_zone" in stated else "UTC"
+    examples = {**_EXAMPLES, "slices.start": _floor_to_midnight(_EXAMPLE_START, zone)}
+    for name, setting in stated.items():
         if setting.is_open:
-            _override(settings, name, _EXAMPLES.get(name, "example"))
+            _override(settings, name, examples.get(name, "example"))
     content = Draft("", settings).get_content()
     try:
         for side, source in join.inputs.items():

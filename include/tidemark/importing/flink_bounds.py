@@ -10,7 +10,7 @@ from tidemark.config.loader import PLACEHOLDER
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration
 from tidemark.errors import ImportRefusedError
-from tidemark.importing.draft import Section, Setting
+from tidemark.importing.draft import Section, Setting, get_values
 from tidemark.importing.expressions import Expression
 from tidemark.importing.flink_durations import parse_flink_setting, parse_iso_duration
 from tidemark.importing.flink_input import PlanInput, find_join_time
@@ -22,7 +22,10 @@ _UNSET_TIME_ZONE = "default"
 
 
 def read_interval(node: PlanNode, inputs: Mapping[SideName, PlanInput], job_settings: Mapping[str, str]) -> Section:
-    """Read the bounds of an interval join. Those of left time - right time have the other sign in a pipeline file.
+    """Read the bounds of an interval join.
+
+    Flink's bounds are those of left time - right time, in ms, inclusive. A pipeline file has those of right time - left
+    time, so they are swapped and negated.
 
     Raises:
         ImportRefusedError: The times are not those of the watermarks.
@@ -89,7 +92,7 @@ def read_windows(node: PlanNode, spec: Mapping[str, Any], inputs: Mapping[SideNa
         keys = [rows.columns[key] for key in spec[f"{side}Keys"]]
         _check_session_keys(side, rows, keys)
     settings = _read_window(window)
-    if settings != _read_window(node.content["rightWindowing"]["window"]):
+    if get_values(settings) != get_values(_read_window(node.content["rightWindowing"]["window"])):
         raise ImportRefusedError(f"the windows of both inputs differ ({node.label}). Use equal windows.")
     if len({node.content[f"{side}Windowing"]["timeAttributeType"]["type"] for side in SIDES}) > 1:
         raise ImportRefusedError(
@@ -100,7 +103,7 @@ def read_windows(node: PlanNode, spec: Mapping[str, Any], inputs: Mapping[SideNa
 
 
 def _check_session_keys(side: SideName, rows: PlanInput, keys: list[Expression]) -> None:
-    assert rows.window is not None, "checked by _read_windows"
+    assert rows.window is not None, "checked by read_windows"
     if rows.window["type"] != "SessionWindow" or rows.window_node is None:
         return
     if set(rows.session_keys) != set(keys):
@@ -134,7 +137,7 @@ def _read_window(window: Mapping[str, Any]) -> Section:
             return {"session": {"gap": _span(spans, "gap", "gap of SESSION")}}
         case kind:
             raise ImportRefusedError(
-                f"the plan has windows of type {kind}, which are not translated. Use TUMBLE or HOP."
+                f"the plan has windows of type {kind}, which are not translated. Use TUMBLE, HOP, CUMULATE or SESSION."
             )
     if offset := spans.get("offset"):
         rest = abs(offset) % step

@@ -58,7 +58,8 @@ class PlanInput:
     """An input of a join, at some node of the plan."""
 
     table: str
-    """Name of the source table, with catalog and database, without quotes."""
+    """Name of the source table, with catalog and database, without quotes; label of the join if the rows are its
+    output."""
     options: Mapping[str, str]
     columns: tuple[Expression, ...]
     """The node's output columns."""
@@ -97,11 +98,12 @@ def trace_input(plan: FlinkPlan, node: PlanNode, side: SideName) -> PlanInput:
         return _read_scan(node, side)
     if node.is_join:
         return _read_join(plan, node)
-    if node.kind in _RESULTS or len(node.input_ids) != 1 or node.kind not in _STEPS:
-        what = _RESULTS.get(node.kind, "an aggregate" if "aggregate" in node.kind else "the result of an operator")
+    if len(node.input_ids) != 1 or node.kind not in _STEPS:
+        default = "an aggregate" if "aggregate" in node.kind else "the result of an operator"
+        description = _RESULTS.get(node.kind, default)
         raise ImportRefusedError(
-            f"the {side} input of the join is {what} ({node.label}), not the rows of a table or of a join. Write its "
-            "result to a table, and join that."
+            f"the {side} input of the join is {description} ({node.label}), not the rows of a table or of a join. "
+            "Write its result to a table, and join that."
         )
     [source] = plan.get_inputs(node)
     return _STEPS[node.kind](node, trace_input(plan, source, side), side)
@@ -212,8 +214,8 @@ def _apply_projection(rows: PlanInput, ability: Mapping[str, Any], table: TableC
         case {"type": "ReadingMetadata", "metadataKeys": keys}:
             if table is None:
                 return rows
-            names = [table.metadata[key.removeprefix(_METADATA_PREFIX)] for key in keys]
-            added = (Column((column["name"],), format_type(column["dataType"])) for column in names)
+            metadata_columns = [table.metadata[key.removeprefix(_METADATA_PREFIX)] for key in keys]
+            added = (Column((column["name"],), format_type(column["dataType"])) for column in metadata_columns)
             own = [column for column in rows.columns if column in table.physical]
             return replace(rows, columns=(*own, *added))
     return None
@@ -234,6 +236,11 @@ def _apply_ability(rows: PlanInput, ability: Mapping[str, Any], side: SideName) 
                 raise ImportRefusedError(_describe_other_watermark(rows.source, side))
             watermark = Watermark(time, delay_ms, rows.source, idle_ms, is_per_partition=True)
             return replace(rows, watermark=watermark)
+        case {"type": "ProjectPushDown"}:
+            raise ImportRefusedError(
+                f"the source of the {side} input reads single fields of a struct, which is not translated. Select the "
+                "whole column, and compile the plan again."
+            )
         case {"type": "SourceWatermark"}:
             raise ImportRefusedError(
                 f"the source of the {side} input makes its own watermark (SOURCE_WATERMARK), which no plan describes. "
