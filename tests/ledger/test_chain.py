@@ -10,17 +10,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import yaml
 from delta import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 from tidemark.cli.status import summarize_status
 from tidemark.comparison import ComparisonRequest, compare
 from tidemark.comparison.chain_history import explain_rows
 from tidemark.config import load_pipeline
 from tidemark.config.loader import with_overrides
+from tidemark.config.output_stream import ORDER_STEPS
 from tidemark.errors import FaultError, IncompleteInputError, SliceOrderError, UserError
 from tidemark.execution.run import execute
 from tidemark.maintenance.compaction import merge_files, plan_compaction
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
+from tidemark.watermarks.exact import scale_tiebreak
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 ROW = "k string, happened timestamp, arrived timestamp, v int"
@@ -182,6 +186,15 @@ def test_run_chain_after_rows_of_output_stream_were_deleted_raises(chain):
 
     with pytest.raises(FaultError, match="slice 2024-01-01T01:00Z has .* rows, but orders_deleted has emitted"):
         joins.run(joins.second, end=at(120))
+
+
+def test_scale_tiebreak_checks_that_the_result_is_a_long(spark):
+    tiebreaks = spark.createDataFrame([(2**53 - 1,), (-(2**63),)], "tiebreak long")
+    scaled = scale_tiebreak(F.col("tiebreak"), ORDER_STEPS) + (ORDER_STEPS - 1)
+    assert [row[0] for row in tiebreaks.select(scaled).collect()] == [2**63 - 1, -(2**63) + ORDER_STEPS - 1]
+
+    with pytest.raises(PySparkException, match="tiebreak 9007199254740992 is too large for a chain of joins"):
+        spark.createDataFrame([(2**53,)], "tiebreak long").select(scaled).collect()
 
 
 def append_random_rows(rng, write, numbers):

@@ -90,10 +90,10 @@ def find_causes(
 def _look_up_input(
     rows: DataFrame, side: SideName, views: ComparedViews, names: Sequence[str], stream: StreamedRows | None
 ) -> DataFrame:
-    """Replace causes by those of the row of one input, where only the pipeline that emits it can explain them."""
+    """Replace causes that only the pipeline of one input can explain, by the causes of its differing rows."""
     upstream = views.upstreams[side]
     sources = {source: name for name, source in views.batch.map_columns(side).items() if name in names}
-    is_open = _is_open(side, has_reference=upstream.reference is not None)
+    is_open = _may_originate_upstream(side, has_reference=upstream.reference is not None)
     opened = rows.where(is_open & stream.is_in_range if stream else is_open)
     if not sources or opened.isEmpty():
         return rows
@@ -103,11 +103,11 @@ def _look_up_input(
     return _replace_causes(rows, causes, side, is_open, views)
 
 
-def _is_open(side: SideName, *, has_reference: bool) -> Column:
+def _may_originate_upstream(side: SideName, *, has_reference: bool) -> Column:
     """Return True for rows whose cause may be in the pipeline that emits the row of an input.
 
-    The table that lacks the row has no such row of the input, as far as known: without a reference the stream's own
-    intermediate rows are unknown.
+    The input's row must be missing in the table that lacks the differing row. Without a reference the intermediate rows
+    of the stream are unknown, so unexplained and padded rows count too.
     """
     cause, is_here = F.col("_cause"), F.col("_pipeline").isNull() & F.col(f"_{side}").isNotNull()
     only_stream = F.col("_missing_in") == BATCH
@@ -172,7 +172,7 @@ def _replace_causes(
         F.col("_missing_in") == BATCH, grid.timestamp_column(grid.number_column(clock))
     ).otherwise(F.col("_slice"))
     columns = {column: F.when(is_explained, value).otherwise(F.col(column)) for column, value in new_values.items()}
-    added = [column for column in joined.columns if column.startswith("_upstream")]
+    added = (f"_upstream{column}" for column in (*DETAIL_COLUMNS, "_clock"))
     return materialize(joined.transform(with_columns, columns).drop(*added), eager=True)
 
 

@@ -91,8 +91,8 @@ def _describe_origin(upstream: CommittedView, row: Mapping[str, Any]) -> Iterato
     """Yield which emission of a pipeline a row is and its place in the output, and how to explain its input rows."""
     name, kind = upstream.pipeline.name, describe_emission(row["_emission"])
     yield f"emitted by {name}: {kind} in slice {row['_slice']}, at {row[EMITTED_AT]}, order {row[EMITTED_ORDER]}"
-    if rows := "".join(_list_input_options(upstream, row)):
-        yield f"its rows there: tidemark explain {format_cli_arguments(upstream.pipeline)}{rows}"
+    if options := "".join(_list_input_options(upstream, row)):
+        yield f"its rows there: tidemark explain {format_cli_arguments(upstream.pipeline)}{options}"
 
 
 def _list_input_options(upstream: CommittedView, row: Mapping[str, Any]) -> Iterator[str]:
@@ -100,6 +100,8 @@ def _list_input_options(upstream: CommittedView, row: Mapping[str, Any]) -> Iter
     leading = find_leading_columns(upstream, list(row))
     for side in SIDES:
         columns = upstream.map_columns(side)
-        values = {columns[name]: row[name] for name in leading if name in columns and row[name] is not None}
+        # A command line cannot name a column with a comma or an equals sign.
+        names = [name for name in leading if name in columns and not set(",=") & set(columns[name])]
+        values = {columns[name]: row[name] for name in names if row[name] is not None}
         if values:
             yield f" --{side} {shlex.quote(format_row(values))}"

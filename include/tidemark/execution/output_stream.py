@@ -37,8 +37,9 @@ from tidemark.watermarks.exact import scale_tiebreak
 from tidemark.watermarks.lanes import Lane, Timeline
 from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK
 
-END_TIEBREAK = 2**30
-"""Tiebreak of the end of the left input, after the rows of the last microsecond of its slice."""
+END_TIEBREAK = 2**32
+"""Tiebreak of the end of the left input. Rows of the last microsecond of its slice come before it if their tiebreaks
+are smaller. A larger one would not fit into a long in a chain of `MAX_DEPTH` joins."""
 _ADVANCE_SCHEMA = "lane long, slice long, clock long, tiebreak long, watermark long"
 _POSITION = ("clock", "tiebreak")
 
@@ -118,7 +119,7 @@ def _find_first_events(levels: DataFrame, advances: DataFrame) -> DataFrame:
     level, position = F.col("watermark").alias("emitting_watermark"), F.struct(*_POSITION).alias("position")
     events = advances.select("lane", "slice", level, position)
     events = events.unionByName(levels, allowMissingColumns=True)
-    # A level is reached by an advance to the very level too, which therefore comes first.
+    # An advance to exactly this level reaches it (>=), so it is sorted before the level.
     order = F.col("emitting_watermark").desc(), F.col("position").desc_nulls_last()
     from_highest = Window.partitionBy("lane", "slice").orderBy(*order)
     reached = from_highest.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -138,7 +139,7 @@ def add_drain(
         lanes: Lanes of the job.
         timelines: Their watermarks.
         grid: Grid of the slices.
-        depth: Number of joins before this one. Their inputs end before.
+        depth: Number of joins before this one in its longest chain. Their inputs end first.
     """
     ends = [
         end

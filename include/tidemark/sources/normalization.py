@@ -43,8 +43,8 @@ class Side:
     | `side` | `left` or `right` |
     | `slice` | number of the slice in which the row arrives, long |
     | `owning_slice` | number of the slice that its `slice_time` is in, long; 0 without one |
-    | `clock` | effective arrival in microseconds UTC, long; `slice_time` without a usable clock |
-    | `tiebreak` | order among equal clocks, long, 0 without one |
+    | `clock` | the greater of `slice_time` and the start of the slices read, in microseconds UTC, long |
+    | `tiebreak` | order among equal clocks, long; 0 without a tiebreak column, and -2^63 for a null |
     | `event_time` | UTC in whole ticks, floored, long; null if `rejected`, or if null event times are accepted;
                      null in rows that `where` filters out if any of their times is invalid |
     | `floored` | true if the event time was more precise than a tick |
@@ -136,7 +136,8 @@ class Side:
     def _add_common_columns(self, rows: DataFrame, grid: Grid, start: int, *, filters_rows: bool) -> DataFrame:
         """Select the common columns. With `filters_rows`, `rejected` marks the rows that `where` filters out."""
         clock = F.greatest(self.slice_time, F.lit(start))  # `start` where the other is null
-        owning_slice = F.greatest(F.lit(0), grid.number_column(self.slice_time))
+        # Without `time_bounds`, a time can be so early that its distance from the grid is no long.
+        owning_slice = grid.number_column(F.greatest(self.slice_time, F.lit(grid.start)))
         tiebreak, event_time = F.lit(0).cast("long"), self.event_time.to_ticks(self.tick_micros)
         recorded = [self.recorded_watermark.to_ticks(_MILLISECOND)] if self.recorded_watermark else []
         rejected = self._rejection_reason
@@ -222,9 +223,9 @@ class Side:
         return F.when(self.has_unusable_time, substitute).otherwise(self.clock.micros)
 
     def has_substitute_between(self, start: int, end: int) -> Column:
-        """Return True if a row has no usable clock, and its event time is in [start, end) microseconds.
+        """Return True if a row has no usable clock, and a usable event time in [start, end) microseconds UTC.
 
-        Null if the event time is.
+        False for a null event time.
         """
         if self.substitute_clock is None:
             return F.lit(False)

@@ -24,12 +24,12 @@ class UpstreamState:
     cli_arguments: str
     """Command line arguments that select its file."""
     end: int | None
-    """Slice after the last one that may be read: the slices before it have no gap, and none is stale. None without
-    slices."""
+    """First slice that may not be read (exclusive end). From the first committed slice up to it there is no gap and no
+    stale slice. None without slices."""
     stale_slice: int | None
     """First stale slice, if there is one: `end` is before it."""
     drained_slice: int | None
-    """Slice after which its inputs have ended."""
+    """Last slice before its inputs ended (`--drain`); None if they have not ended."""
     ledger: Ledger
     """Its ledger, as it was read."""
 
@@ -62,6 +62,12 @@ class UpstreamState:
             return f"{self.pipeline} has no committed slice. {command}"
         if self.stale_slice == self.end:
             return f"slice {grid.label(self.end)} of {self.pipeline} is stale. {command}"
+        if self.ledger.last and self.end <= self.ledger.last.number:
+            slice_start = grid.label(self.end)
+            return (
+                f"slice {slice_start} of {self.pipeline} was never committed. Run tidemark reprocess "
+                f"{self.cli_arguments} --from {slice_start} first."
+            )
         return f"{self.pipeline} is committed up to {grid.label(self.end)}. {command}"
 
 

@@ -37,8 +37,14 @@ POSITION = ("bucket", "clock", "tiebreak")
 
 
 def scale_tiebreak(tiebreak: Column, factor: int) -> Column:
-    """Multiply a tiebreak, to leave room for further numbers. The least one, that of null, stays the least."""
-    return F.greatest(tiebreak, F.lit(-(2**63) // factor)) * F.lit(factor)
+    """Multiply a tiebreak, to leave room for further numbers. The least one, that of null, stays the least.
+
+    The query fails if the result, or a number up to the next one, is no long.
+    """
+    limit = 2**63 // factor
+    message = f" is too large for a chain of joins. It must be below {limit:,}: name a sequence number as the tiebreak."
+    error = F.raise_error(F.concat(F.lit("tiebreak "), tiebreak.cast("string"), F.lit(message)))
+    return F.greatest(F.when(tiebreak >= limit, error).otherwise(tiebreak), F.lit(-limit)) * F.lit(factor)
 
 
 def is_late_candidate(*, exact: bool) -> Column:
