@@ -46,7 +46,7 @@ def _select_for_run(context: PlanningContext) -> SliceSelection:
         require_emitted_columns(context)
     notes = selection.notes
     if repairs:
-        notes += ("slices after one that runs again follow until the state is again what they have continued",)
+        notes += ("slices after one that runs again also run again, until the state that one starts from is unchanged",)
     return replace(selection, slice_ranges=slice_ranges, notes=notes)
 
 
@@ -70,8 +70,8 @@ def _select_for_reprocess(context: PlanningContext) -> SliceSelection:
         following = slice_ranges[0].slices[-1] + 1
         if following <= last.number:
             notes.append(
-                f"slices from {grid.label(following)} on follow until the state is again what they have continued, "
-                f"at most up to {grid.label(last.number + 1)}"
+                f"slices from {grid.label(following)} on also run again, until the state that one starts from is "
+                f"unchanged, at most up to {grid.label(last.number + 1)}"
             )
     return SliceSelection(tuple(slice_ranges), tuple(notes))
 
@@ -96,7 +96,7 @@ def _find_requested_ranges(context: PlanningContext, last: Entry) -> list[SliceR
     requested = range(first, end)
     committed = group_consecutive(number for number in requested if number in entries)
     gaps = group_consecutive(number for number in requested if number not in entries)
-    slice_ranges = [SliceRange(slices, "reprocess", "asked for") for slices in committed]
+    slice_ranges = [SliceRange(slices, "reprocess", "requested with --from and --to") for slices in committed]
     slice_ranges += [SliceRange(slices, "gap", "never committed") for slices in gaps]
     return sorted(slice_ranges, key=lambda slice_range: slice_range.slices[0])
 

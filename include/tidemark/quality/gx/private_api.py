@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 PRIVATE_PARTS: Mapping[str, str] = {
-    # `grouped`: Great Expectations computes metrics of one batch at a time. The engine replaces how it resolves
+    # `batched_engine`: Great Expectations computes metrics of one batch at a time. The engine replaces how it resolves
     # aggregates, to compute those of all slices by one query.
     "batched_engine": """
         core.id_dict:IDDict
@@ -119,7 +119,7 @@ METRICS = (
     "table.columns",
     "table.row_count",
 )
-"""Metrics that the grouped queries know by name, of Spark's engine."""
+"""Metrics of Spark's engine to which `grouped_metrics` refers by name."""
 
 
 def list_moved_parts() -> list[str]:
@@ -136,15 +136,17 @@ def _find_problem(part: str) -> str:
     path, _, listed = part.rstrip(")").partition("(")
     module, _, names = path.partition(":")
     try:
-        found: Any = importlib.import_module(f"great_expectations.{module}")
+        part_object: Any = importlib.import_module(f"great_expectations.{module}")
     except ImportError:
         return f"there is no module {module}"
     for name in names.split("."):
-        if not _has_name(found, name):
+        if not _has_name(part_object, name):
             return f"{module} has no {names}"
-        found = getattr(found, name, None)
+        part_object = getattr(part_object, name, None)
     parameters = listed.split(", ") if listed else []
-    missing = [name for name in parameters if name not in inspect.signature(found).parameters]
+    if parameters and not callable(part_object):
+        return f"{module}:{names} is not callable"
+    missing = [name for name in parameters if name not in inspect.signature(part_object).parameters]
     return f"{module}:{names} has no parameter {', '.join(missing)}" if missing else ""
 
 
