@@ -136,3 +136,12 @@ def write_pipeline(path: Path, **changes: object) -> Pipeline:
             target[last] = value
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     return load_pipeline(path)
+
+
+def write_chain(folder: Path) -> Pipeline:
+    """Write the pipelines `orders` and `shipped`, which reads the output of `orders`, and load the second one."""
+    stream = {"dialect": "flink-sql", "output_stream": True}
+    write_pipeline(folder / "orders.yaml", **stream)
+    left = {"pipeline": "orders", "event_time": "left"}
+    join = {"keys": [{"left": "left_k", "right": "k"}], "interval": {"lower": "0 s", "upper": "1 hour"}}
+    return write_pipeline(folder / "shipped.yaml", **stream, name="shipped", left=left, join=join)

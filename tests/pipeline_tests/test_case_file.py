@@ -6,7 +6,7 @@ from textwrap import indent
 import pytest
 import yaml
 
-from tests.conftest import PROJECT, write_pipeline
+from tests.conftest import PROJECT, write_chain, write_pipeline
 from tidemark.errors import PipelineFileError
 from tidemark.pipeline_tests.case_file import find_pipeline_of, list_tested_pipelines, read_case_file
 
@@ -44,7 +44,7 @@ def test_read_case_file_rows_have_their_lines(read):
     [case] = read(VALID).cases
 
     [row] = case.given
-    assert (row.side, row.values["k"], row.place.rpartition(":")[2]) == ("left", "a", "4")
+    assert (row.input_name, row.values["k"], row.place.rpartition(":")[2]) == ("left", "a", "4")
     assert case.expected == {"emissions": ()}
     assert case.place.endswith("orders.yaml:2")
 
@@ -101,7 +101,7 @@ def test_read_case_file_given_file_is_read_with_lines(read, name, content):
             VALID.replace(ROW, "- {left: {k: a}, right: {k: a}}"),
             "orders.yaml:4: cases.first.given.0: should have one of",
         ),
-        (VALID.replace(ROW, "- left: 5"), "orders.yaml:4: cases.first.given.0: left should be a row such as"),
+        (VALID.replace(ROW, "- left: 5"), "orders.yaml:4: cases.first.given.0.left: should be a row such as"),
         (VALID.replace(ROW, "- left: ../rows.csv"), "orders.yaml:4: left: '../rows.csv' should be the name of a .csv"),
         (VALID.replace(ROW, "- left: rows.csv"), "orders.yaml:4: left: "),
         (VALID + "    error: refused\n", "has both expect and error. Remove one of them."),
@@ -122,6 +122,74 @@ def test_read_case_file_that_does_not_exist_is_refused(tmp_path):
 
     with pytest.raises(PipelineFileError, match=r"there is no test file .*tests/orders\.yaml\. Write it"):
         read_case_file(tmp_path / "orders.yaml")
+
+
+@pytest.fixture
+def read_chain(tmp_path):
+    """Return a function that writes a test file for the second pipeline of a chain and reads it."""
+    write_chain(tmp_path)
+    (tmp_path / "tests").mkdir()
+
+    def read(text):
+        (tmp_path / "tests" / "shipped.yaml").write_text(text)
+        return read_case_file(tmp_path / "shipped.yaml")
+
+    return read
+
+
+CHAIN = """\
+columns:
+  orders.left: {v: bigint}
+cases:
+  first:
+    given:
+      - orders.left: {k: a, happened: 2024-01-01T00:10Z}
+      - right: {k: a, happened: 2024-01-01T00:10Z}
+    expect:
+      emissions: []
+      orders.late:
+        2024-01-01T00:00:00Z:
+          - {left_k: a}
+"""
+
+
+def test_read_case_file_of_chain_has_rows_of_earlier_joins_by_name(read_chain):
+    file = read_chain(CHAIN)
+
+    [case] = file.cases
+    assert [row.input_name for row in case.given] == ["orders.left", "right"]
+    assert list(case.expected) == ["emissions", "orders.late"]
+    [row] = case.expected["orders.late"]
+    assert (row.values, row.slice_start.hour, row.place.rpartition(":")[2]) == ({"left_k": "a"}, 0, "12")
+    assert list(file.chain.joins) == ["orders", ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "replacement", "problem"),
+    [
+        (
+            "- orders.left:",
+            "- left:",
+            "given.0.left: has no rows of its own, because it is the output of orders. Write the rows of orders.left",
+        ),
+        (
+            "- orders.left:",
+            "- order.left:",
+            "shipped.yaml:6: cases.first.given.0.order.left: unknown field. Did you mean orders.left?",
+        ),
+        (
+            "orders.late:",
+            "order.late:",
+            "shipped.yaml:10: cases.first.expect.order.late: unknown field. Did you mean orders.late?",
+        ),
+        ("orders.left: {v", "left: {v", "shipped.yaml:2: columns.left: "),
+    ],
+)
+def test_read_case_file_of_chain_other_names_are_refused(read_chain, text, replacement, problem):
+    with pytest.raises(PipelineFileError) as refusal:
+        read_chain(CHAIN.replace(text, replacement, 1))
+
+    assert problem in str(refusal.value)
 
 
 def test_list_tested_pipelines_file_without_pipeline_is_refused(tmp_path, read):

@@ -1,6 +1,7 @@
 """Cases are cut into slices of the same rows, as lanes of at most two jobs."""
 
 from tidemark.pipeline_tests.cuts import OWN_SLICES, SLICE_PER_ROW, TWO_JOBS, cut_lanes
+from tidemark.timegrid.slices import Grid
 
 CUTS = (OWN_SLICES, SLICE_PER_ROW, TWO_JOBS)
 
@@ -35,3 +36,14 @@ def test_lane_cut_maps_slices_back():
 
     assert [lane.own_slice_of(number) for number in (0, 1)] == [3, 7]
     assert [lane.find_slice(own) for own in (2, 3, 5, 7, 8)] == [-1, 0, 0, 1, 1]
+
+
+def test_lane_cut_maps_clocks_to_replay_and_back():
+    grid = Grid(0, 10)
+    lanes, _ = cut_lanes([((31, 35, 72), (3, 3, 7))], ["a"], CUTS, "seed")
+
+    for lane in lanes:
+        clocks = [lane.from_own_clock(clock) for clock in (31, 35, 72, 79)]
+        assert clocks == sorted(clocks)
+        assert [lane.to_own_clock(clock, grid) for clock in clocks] == [31, 35, 72, 79], "79 is the end of the inputs"
+        assert [lane.to_own_slice(clock) for clock in clocks] == [3, 3, 7, 7]

@@ -1,9 +1,11 @@
 """Cases of all dialects run as lanes of few jobs; one run of all files serves all tests of this module."""
 
+import re
+
 import pytest
 import yaml
 
-from tests.conftest import write_pipeline
+from tests.conftest import PROJECT, write_pipeline
 from tidemark.pipeline_tests.case_file import read_case_file
 from tidemark.pipeline_tests.junit import describe_failure
 from tidemark.pipeline_tests.runner import run_case_files
@@ -167,6 +169,127 @@ FAILING = {
         ["left column v: 'x' is not a value of type int"],
     ),
 }
+ORDERS = "orders_payments.left", "orders_payments.right"
+SALES = "sales.left", "sales.right", "returns.left", "returns.right"
+
+
+def order(key, time, name=ORDERS[0], column="ordered_at"):
+    return {name: {"order_id": key, column: f"2026-01-01T{time}Z"}}
+
+
+def paid(key, time):
+    return order(key, time, ORDERS[1], "paid_at")
+
+
+def shipped(key, time, name="right"):
+    return order(key, time, name, "shipped_at")
+
+
+TWO = [order(7, "07:50"), paid(7, "07:55"), shipped(7, "08:30")]
+THREE = [
+    order(7, "07:50"),
+    paid(7, "07:55"),
+    shipped(7, "08:30", "shipments.right"),
+    order(7, "08:40", "right", "delivered_at"),
+]
+TREE = [
+    {"sales.right": right("00:00", v=10)["right"]},
+    {"sales.left": left("00:10", v=1)["left"]},
+    {"returns.right": right("00:00", v=20)["right"]},
+    {"returns.left": left("00:12", v=2)["left"]},
+]
+CHAINS = {
+    "orders_shipments": {
+        "a shipped order with a payment": {
+            "given": TWO,
+            "expect": {
+                "emissions": [{"left_left_order_id": 7, "left_right_order_id": 7, "right_order_id": 7}],
+                "orders_payments.emissions": [{"left_order_id": 7, "_slice": "2026-01-01T07:00Z"}],
+                "orders_payments.padded": [],
+                "orders_payments.carried": {"2026-01-01T07:00Z": [{"left_order_id": 7}, {"right_order_id": 7}]},
+            },
+        },
+        "both joins end": {
+            "given": [*TWO, order(8, "09:00")],
+            "drain": True,
+            "expect": {
+                "padded": [{"left_left_order_id": 8, "left__emission": "padded_left"}],
+                "orders_payments.padded": [{"left_order_id": 8}],
+                "carried": [],
+                "orders_payments.carried": [],
+            },
+        },
+        "no rows": {"given": [], "expect": {"emissions": [], "orders_payments.late": []}},
+        "a column of an earlier join": {
+            "given": [*TWO[:1], {ORDERS[1]: {**TWO[1][ORDERS[1]], "amount": 5}}, *TWO[2:]],
+            "expect": {"emissions": [{"left_right_amount": 5}]},
+        },
+        "a refused column": {
+            "given": [{ORDERS[0]: {"order_id": 1, "orderd_at": None}}],
+            "error": "reads orders_payments.left column orderd_at. Did you mean ordered_at?",
+        },
+    },
+    "deliveries": {
+        "three joins": {
+            "given": THREE,
+            "drain": True,
+            "expect": {
+                "emissions": [{"left_left_left_order_id": 7, "left_right_order_id": 7, "right_order_id": 7}],
+                "shipments.emissions": [{"left_left_order_id": 7, "right_order_id": 7}],
+                "orders_payments.late": [],
+            },
+        },
+    },
+    "tree": {
+        "pairs of pairs": {
+            "given": TREE,
+            "drain": True,
+            "expect": {
+                "emissions": [{"left_left_v": 1, "left_right_v": 10, "right_left_v": 2, "right_right_v": 20}],
+                "sales.emissions": [{"left_v": 1}],
+                "returns.emissions": [{"left_v": 2}],
+            },
+        },
+    },
+}
+FAILING_CHAIN = {
+    "other rows of an earlier join": {
+        "given": [*TWO, order(8, "09:00"), paid(8, "09:00"), order(6, "08:00")],
+        "expect": {"orders_payments.late": [{"left_order_id": 5}], "orders_payments.emissions": []},
+    }
+}
+PASSING |= CHAINS
+
+
+def write_chains(folder):
+    """Write the chain of the documentation, a chain of three joins that begins with it, and a tree."""
+    page = (PROJECT / "docs/chains.md").read_text()
+    blocks = re.findall(r"^```(?:yaml|{\.yaml \.chained})\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    first, second = map(yaml.safe_load, blocks)
+    third = {
+        **second,
+        "name": "deliveries",
+        "left": {"pipeline": "shipments", "event_time": "right"},
+        "right": {**second["right"], "table": "deliveries", "event_time": "delivered_at"},
+        "join": {**second["join"], "keys": [{"left": "left_left_order_id", "right": "order_id"}]},
+    }
+    for content in (first, second, {**second, "name": "shipments", "output_stream": True}, third):
+        (folder / f"{content['name']}.yaml").write_text(yaml.safe_dump(content))
+    for name in ("sales", "returns"):
+        write_pipeline(folder / f"{name}.yaml", name=name, output_stream=True)
+    sides = {"left": {"pipeline": "sales"}, "right": {"pipeline": "returns"}}
+    keys = {"keys": [{"left": "left_k", "right": "right_k"}], "window": {"tumbling": "20 minutes"}}
+    write_pipeline(folder / "tree.yaml", name="tree", **sides, join=keys)
+
+
+def read_documented_cases():
+    """Read the cases of a chain in the documentation."""
+    page = (PROJECT / "docs/test-pipelines.md").read_text()
+    [text] = re.findall(r"^```{\.yaml \.chain-case}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return yaml.safe_load(text)["cases"]
+
+
+CHAINS["orders_shipments"].update(read_documented_cases())
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +305,11 @@ def results(spark, tmp_path_factory):
         columns = {side: {"k": "string", "v": "bigint"} for side in ("left", "right")}
         cases = {**PASSING[name], **failing}
         (folder / "tests" / f"{name}.yaml").write_text(yaml.safe_dump({"columns": columns, "cases": cases}))
-    files = [read_case_file(folder / f"{name}.yaml") for name in PIPELINES]
+    write_chains(folder)
+    for name, cases in CHAINS.items():
+        failing = FAILING_CHAIN if name == "orders_shipments" else {}
+        (folder / "tests" / f"{name}.yaml").write_text(yaml.safe_dump({"cases": cases | failing}))
+    files = [read_case_file(folder / f"{name}.yaml") for name in (*PIPELINES, *CHAINS)]
     runs = run_case_files(spark, files, counts.append)
     assert sum(counts) == len(runs)
     return {(run.result.pipeline, run.result.case): run.result for run in runs}
@@ -211,3 +338,18 @@ def test_run_failing_job_runs_each_case_alone(results):
 
     assert reasons["an error of an expression"].startswith("it expects a refusal")
     assert reasons["a pair"] is None
+
+
+def test_run_failing_case_of_chain_names_the_join(results):
+    text = "\n".join(describe_failure(results["orders_shipments", "other rows of an earlier join"]))
+
+    assert "orders_payments.late: 1 missing, 1 unexpected" in text
+    assert "unexpected: left_order_id 6" in text
+    assert "orders_payments.emissions: 2 unexpected" in text
+    assert "cut as" not in text
+
+
+def test_run_other_cuts_of_chain_are_not_noticed(results):
+    reasons = {case: result.own_job for (pipeline, case), result in results.items() if pipeline in CHAINS}
+
+    assert {case for case, reason in reasons.items() if reason} == {"a refused column"}

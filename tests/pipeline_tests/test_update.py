@@ -1,16 +1,18 @@
 """Output of failed cases replaces their expected rows, and is written as JUnit XML; other lines stay."""
 
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
 from pyspark.sql import types as T
 
-from tests.conftest import write_pipeline
+from tests.conftest import write_chain, write_pipeline
 from tidemark.pipeline_tests.case_file import read_case_file
 from tidemark.pipeline_tests.differences import RowDifference, SectionDifference
 from tidemark.pipeline_tests.junit import write_junit
-from tidemark.pipeline_tests.runner import CaseOutput, CaseResult, CaseRun
+from tidemark.pipeline_tests.outputs import CaseOutput
+from tidemark.pipeline_tests.runner import CaseResult, CaseRun
 from tidemark.pipeline_tests.update import update_case_file
 from tidemark.timegrid.slices import Grid
 
@@ -93,6 +95,27 @@ def test_update_case_file_passed_case_or_rows_that_depend_on_the_cut_stay(update
 
     assert update(sections, status="passed") == TEXT % sections
     assert update(sections, note="two jobs") == TEXT % sections
+
+
+def test_update_case_file_of_chain_replaces_rows_of_each_join(tmp_path):
+    pipeline = write_chain(tmp_path)
+    (tmp_path / "tests").mkdir()
+    path = tmp_path / "tests" / "shipped.yaml"
+    given = (
+        "cases:\n  first:\n    given:\n      - orders.left: {k: a, v: 1, happened: 2024-01-01T00:10Z}\n    expect:\n"
+    )
+    path.write_text(f"{given}      emissions: []\n      orders.padded: [{{left_k: b}}] # of orders\n")
+    file = read_case_file(tmp_path / "shipped.yaml")
+    types = {"left_left_k": T.StringType(), "left_left_v": T.LongType(), "right_k": T.StringType()}
+    last = CaseOutput({"emissions": [{"left_left_k": "a", "left_left_v": 1}]}, lambda _: [], {"emissions": types})
+    first = CaseOutput({"emissions": ROWS}, lambda _: [], {"padded": TYPES})
+    result = CaseResult("shipped", "first", "f:2", "failed", 0.1, (DIFFERENCE,))
+    run = CaseRun(file.cases[0], result, replace(last, upstreams={"orders": first}))
+
+    assert update_case_file(file, [run], Grid.from_config(pipeline.slices)) == 1
+
+    emissions = "      emissions:\n        - {left_left_k: a, left_left_v: 1}\n"
+    assert path.read_text() == f"{given}{emissions}      orders.padded:\n        - {{left_k: a}} # of orders\n"
 
 
 def test_write_junit_has_a_suite_per_pipeline(tmp_path):

@@ -10,10 +10,12 @@ from pyspark.sql import types as T
 
 from tidemark.comparison.minimal_example import Event, MinimalExample, select_events, to_event
 from tidemark.comparison.multiset_diff import STREAM
-from tidemark.config import TimeColumn
+from tidemark.comparison.result import Cause
+from tidemark.config import Pipeline, TimeColumn
 from tidemark.config.sides import SIDES, SideName
 from tidemark.errors import UserError
-from tidemark.pipeline_tests.case_file import Section, find_case_file
+from tidemark.pipeline_tests.case_file import find_case_file
+from tidemark.pipeline_tests.chain import Chain
 from tidemark.pipeline_tests.new_case import (
     CaseDraft,
     NewCase,
@@ -29,6 +31,13 @@ from tidemark.timegrid.time_columns import to_plain_row
 def name_case(number: int) -> str:
     """Return the name of the test case for a difference."""
     return f"difference {number}"
+
+
+def describe_case(cause: Cause, pipeline: Pipeline, table: str) -> str:
+    """Describe the test case for a difference to a table."""
+    is_extra, name = cause.missing_in == STREAM, pipeline.name
+    difference = f"{name} emits a row that {table} lacks" if is_extra else f"{table} has a row that {name} lacks"
+    return f"{difference}: {cause.cause}"
 
 
 def check_case_file(pipeline_file: Path, file: Path, number: int) -> None:
@@ -61,15 +70,12 @@ def write_test_case(example: MinimalExample, table: str, pipeline_file: Path) ->
     """
     view = example.view
     columns = {side: _choose_columns(example, side) for side in SIDES}
-    is_extra = example.cause.missing_in == STREAM
-    name = view.pipeline.name
-    difference = f"{name} emits a row that {table} lacks" if is_extra else f"{table} has a row that {name} lacks"
-    sections: list[Section] = ["emissions", "late"]
+    sections = ["emissions", "late"]
     if view.pipeline.join.type != "inner":
         sections.append("padded")
     rows = list(_create_rows(example, columns))
-    types = {side: {field.name: field.dataType for field in schema} for side, schema in columns.items()}
-    case = NewCase(name_case(example.number), f"{difference}: {example.cause.cause}", rows, types, sections)
+    types = {str(side): {field.name: field.dataType for field in schema} for side, schema in columns.items()}
+    case = NewCase(name_case(example.number), describe_case(example.cause, view.pipeline, table), rows, types, sections)
     draft = draft_case(view.spark, view.pipeline, pipeline_file, case)
     _require_same_output(example, draft)
     draft.write()
@@ -79,7 +85,8 @@ def write_test_case(example: MinimalExample, table: str, pipeline_file: Path) ->
 def _choose_columns(example: MinimalExample, side: SideName) -> T.StructType:
     """Return the columns of an input that matter, in the order of the pipeline's settings."""
     schema = example.view.inputs[SIDES.index(side)].side.schema
-    names = list_relevant_columns(example.view.pipeline, side)
+    chain = Chain.from_pipeline(example.view.pipeline)
+    names = next(list_relevant_columns(chain, source) for source in chain.inputs if source.name == side)
     return T.StructType([schema[name] for name in names if name in schema.names])
 
 

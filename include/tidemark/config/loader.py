@@ -284,7 +284,7 @@ _NOT_TEXT = ("string_type", "model_type", "model_attributes_type", "invalid_key"
 
 def _explain_problem(error: Any, root: type[BaseModel]) -> str:
     # Union members and before-validators add levels to `loc` that are not in the file.
-    internal = ("function-", "list[", "dict[", *ARRIVAL_TAGS)
+    internal = ("function-", "list[", "dict[", "[key]", *ARRIVAL_TAGS)
     location = [
         part
         for part in error["loc"][: -1 if error["type"] == "invalid_key" else None]

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pandas as pd
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from tidemark.config import Pipeline
 from tidemark.config.dialect_support import TICK_MICROS
@@ -27,8 +28,10 @@ from tidemark.config.output_stream import (
     compute_watermark_delay,
 )
 from tidemark.config.sides import OTHER
+from tidemark.execution.lane_replay import LANE
 from tidemark.execution.replay import ReplayResult
 from tidemark.joins.output_schema import flatten_emissions, select_output
+from tidemark.sources.normalization import Side
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.tables import from_pandas
@@ -52,32 +55,68 @@ def create_output_stream(
     Emissions have the columns of the table `emissions`, their event time or times, and their place. Watermarks have
     `_watermark`, their slice and their place.
     """
+    joined, sides = replayed.joined.withColumn("lane", F.lit(0)), [source.side for source in inputs]
+    return create_output_streams(replayed, joined, pipeline, sides, [lane], grid).drop(LANE)
+
+
+def create_output_streams(
+    replayed: ReplayResult,
+    joined: DataFrame,
+    pipeline: Pipeline,
+    sides: Sequence[Side],
+    lanes: Sequence[Lane],
+    grid: Grid,
+) -> DataFrame:
+    """Return the rows of the table `output_stream` for all lanes of a job, with their lane as `LANE`.
+
+    Args:
+        replayed: Outputs of the job.
+        joined: Its emissions with their `lane`.
+        pipeline: The pipeline.
+        sides: The sides of its inputs.
+        lanes: The lanes.
+        grid: Grid of the replay.
+    """
     depth, delay = compute_depth(pipeline), F.lit(compute_watermark_delay(pipeline))
-    advances = add_drain(replayed.list_increments(), [lane], replayed.timelines, grid, depth)
-    placed = place_emissions(replayed.joined.withColumn("lane", F.lit(0)), advances)
+    advances = add_drain(replayed.list_increments(), lanes, replayed.timelines, grid, depth)
+    placed = place_emissions(joined, advances)
     wide = flatten_emissions(placed, pipeline, grid, {**_place_columns(), EMISSION_ORDER: F.col("emission_order")})
-    rows = select_output(wide.transform(with_columns, _event_times(pipeline, inputs)).drop("_lane"), pipeline)
+    rows = select_output(wide.transform(with_columns, _event_times(pipeline, sides)), pipeline)
     watermarks = list_output_watermarks(advances, delay)
     watermarks = watermarks.select(
         grid.timestamp_column(F.col("slice")).alias("_slice"),
         F.col("watermark").alias(OUTPUT_WATERMARK),
         *(column.alias(name) for name, column in _place_columns().items()),
+        F.col("lane").alias(LANE),
     )
     return rows.unionByName(watermarks, allowMissingColumns=True)
+
+
+def extend_schema(emissions: T.StructType, pipeline: Pipeline) -> T.StructType:
+    """Return the schema of a pipeline's output stream, by the schema of its emissions."""
+    is_sql = pipeline.dialect == "flink-sql"
+    types: dict[str, T.DataType] = {
+        EMITTED_AT: T.TimestampType(),
+        EMITTED_ORDER: T.LongType(),
+        EMISSION_ORDER: T.ArrayType(T.LongType()),
+        **dict.fromkeys(EVENT_TIMES.values() if is_sql else (EVENT_TIME,), T.TimestampType()),
+        OUTPUT_WATERMARK: T.LongType(),
+    }
+    return T.StructType([*emissions.fields, *(T.StructField(name, dtype) for name, dtype in types.items())])
 
 
 def _place_columns() -> dict[str, Column]:
     return {EMITTED_AT: F.timestamp_micros("clock"), EMITTED_ORDER: F.col("tiebreak")}
 
 
-def _event_times(pipeline: Pipeline, inputs: Sequence[StoredInput]) -> dict[str, Column]:
+def _event_times(pipeline: Pipeline, sides: Sequence[Side]) -> dict[str, Column]:
     """Return the event times of flattened emissions, by the columns of the output stream."""
     if pipeline.dialect == "flink-datastream":
         return {EVENT_TIME: F.col("_result_time")}
     is_padded = {side: F.col("_emission") == f"padded_{other}" for side, other in OTHER.items()}
     if pipeline.join.window:
         return {name: F.when(~is_padded[side], F.col("_result_time")) for side, name in EVENT_TIMES.items()}
-    times = {source.side.name: source.side.event_time for source in inputs}
+    times = {side.name: side.event_time for side in sides}
     return {
         name: F.timestamp_millis(
             replace(times[side], name=f"{side}_{times[side].name}").to_ticks(TICK_MICROS["flink-sql"])

@@ -14,6 +14,7 @@ from tidemark.config.sides import SideName
 from tidemark.config.types import format_instant, from_micros, to_micros
 from tidemark.errors import PipelineFileError, SliceOrderError
 from tidemark.pipeline_tests.case_file import Case, GivenRow
+from tidemark.pipeline_tests.chain import Chain
 from tidemark.pipeline_tests.columns import Schemas, convert_row, list_units
 from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN
 from tidemark.timegrid.slices import Grid
@@ -26,7 +27,7 @@ _MILLISECOND, _SECOND = 1_000, 1_000_000
 class InputRow:
     """A row of an input table."""
 
-    side: SideName
+    input_name: str
     values: dict[str, Any]
     clock: int | None
     """Arrival, or event time without arrivals, in microseconds; None if its value is null."""
@@ -41,7 +42,7 @@ class CaseRows:
     """Start of the last slice that the case names, in microseconds; None if it names none."""
 
 
-def assign_arrivals(pipeline: Pipeline, grid: Grid, case: Case, schemas: Schemas) -> CaseRows:
+def assign_arrivals(chain: Chain, grid: Grid, case: Case, schemas: Schemas) -> CaseRows:
     """Convert the rows of a case, and give an arrival time to rows without one.
 
     A row arrives a millisecond after the row before it, and not before its event time. After the start of a slice,
@@ -50,13 +51,15 @@ def assign_arrivals(pipeline: Pipeline, grid: Grid, case: Case, schemas: Schemas
     Raises:
         PipelineFileError: A value or a slice is invalid, or rows are not in order of arrival. Names file and line.
     """
-    times = {side: _InputTimes.create(pipeline, side, schema) for side, schema in schemas.items()}
+    times = {
+        source.name: _InputTimes.create(source.pipeline, source.side, schemas[source.name]) for source in chain.inputs
+    }
     rows: list[InputRow] = []
     clock = grid.start - _SECOND
     slice_start = None
     for given in case.given:
-        if given.side is None:
-            slice_start = _parse_start(pipeline, grid, given)
+        if given.input_name is None:
+            slice_start = _parse_start(chain.pipeline, grid, given)
             if slice_start <= clock:
                 raise PipelineFileError(
                     f"{given.place}: slice {format_instant(from_micros(slice_start))} starts before the row above "
@@ -64,8 +67,8 @@ def assign_arrivals(pipeline: Pipeline, grid: Grid, case: Case, schemas: Schemas
                 )
             clock = slice_start - 1
             continue
-        source = times[given.side]
-        values = convert_row(given, schemas[given.side], source.units)
+        source = times[given.input_name]
+        values = convert_row(given, schemas[given.input_name], source.units)
         if source.needs_arrival(given):
             if case.settings.is_by_time:
                 raise PipelineFileError(
@@ -78,7 +81,7 @@ def assign_arrivals(pipeline: Pipeline, grid: Grid, case: Case, schemas: Schemas
             values[source.arrival_name] = source.to_value(clock, given)
         else:
             clock = _check_order(source, given, values, clock, case, grid)
-        rows.append(InputRow(given.side, values, source.clock.convert_value(values[source.clock.name])))
+        rows.append(InputRow(given.input_name, values, source.clock.convert_value(values[source.clock.name])))
     return CaseRows(tuple(rows), slice_start)
 
 
@@ -105,7 +108,7 @@ def _check_order(
 
 
 def _parse_start(pipeline: Pipeline, grid: Grid, given: GivenRow) -> int:
-    assert given.slice_start, "an entry without a side is a slice"
+    assert given.slice_start, "an entry without an input is a slice"
     if pipeline.clock != "arrival":
         raise PipelineFileError(
             f"{given.place}: slices follow event time, as the inputs have no arrival. Remove the slice."

@@ -1,4 +1,4 @@
-"""Find and validate the test files of pipelines. Imports no Spark."""
+"""Find and read the test files of pipelines. Imports no Spark."""
 
 from __future__ import annotations
 
@@ -6,119 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any
 
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import ValidationError
 
 from tidemark.config import get_pipelines_folder, list_pipeline_files
-from tidemark.config.base import Settings
 from tidemark.config.loader import explain_validation_error
 from tidemark.config.safe_yaml import YamlDocument, parse_long_yaml, read_long_yaml
-from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import Instant, parse_instant
+from tidemark.config.types import parse_instant
 from tidemark.errors import PipelineFileError, suggest_name
+from tidemark.pipeline_tests.case_settings import CaseSettings, FileSettings, GivenEntry, Row, create_model_of_files
+from tidemark.pipeline_tests.chain import Chain
 from tidemark.pipeline_tests.row_files import RowFile, read_row_file
 
 FOLDER = "tests"
 """Folder of test files, in the folder of the pipeline files."""
-SECTIONS = ("emissions", "padded", "late", "carried")
-"""Kinds of expected rows."""
-Section = Literal["emissions", "padded", "late", "carried"]
-Row = dict[str, Any]
-_ROWS = "should be a row such as {k: 1}, a list of rows, or the name of a .csv or .jsonl file"
-
-
-class GivenEntry(Settings):
-    """An entry of `given`: rows of one input, or the start of a slice."""
-
-    left: Any = None
-    """Row, list of rows, or name of a file, of the left input."""
-    right: Any = None
-    """The same for the right input."""
-    slice: Instant | None = None
-    """Start of the slice in which the following rows arrive."""
-
-    @model_validator(mode="after")
-    def _check_single(self) -> Self:
-        if len(self.model_fields_set) != 1:
-            raise ValueError(f"should have one of left, right and slice, not {len(self.model_fields_set)}")
-        for side in self.model_fields_set & set(SIDES):
-            _check_rows(side, getattr(self, side))
-        return self
-
-
-def _check_rows(field: str, value: Any) -> None:
-    rows = value if isinstance(value, list) else [value]
-    if not isinstance(value, str) and not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{field} {_ROWS}")
-
-
-class Expectation(Settings):
-    """Expected output: a list of rows, or a list for each slice. Kinds of rows that are left out are not compared."""
-
-    emissions: Any = None
-    """Emitted rows. With `padded`, the emitted rows that are not padded."""
-    padded: Any = None
-    """Rows emitted without a partner, by outer joins."""
-    late: Any = None
-    """Rows of the table `late`."""
-    carried: Any = None
-    """Rows in the buffers after the last slice, or after the slice of the list."""
-
-    @field_validator(*SECTIONS)
-    @classmethod
-    def _check_section(cls, value: Any) -> Any:
-        lists = list(value.values()) if isinstance(value, dict) else [value]
-        if not all(isinstance(rows, list) and all(isinstance(row, dict) for row in rows) for rows in lists):
-            raise ValueError("should be a list of rows such as [{left_k: 1}], or a map of slices to such lists")
-        for start in value if isinstance(value, dict) else ():
-            parse_instant(start, note_missing_zone=False)
-        return value
-
-
-class CaseSettings(Settings):
-    """A test case as in the file."""
-
-    description: str | None = None
-    """Description for readers."""
-    given: list[GivenEntry]
-    """Rows in the order of their arrival; or a map of left and right to rows, in the order of their times."""
-    drain: bool = False
-    """True if the inputs end after the last row, as with `tidemark run --drain`."""
-    columns: dict[SideName, dict[str, str]] = {}
-    """Types of columns, in addition to those of the file."""
-    expect: Expectation | None = None
-    """Expected output."""
-    error: str | None = None
-    """Instead of `expect`: part of the message with which the case is refused."""
-    is_by_time: bool = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _expand_given(cls, value: Any) -> Any:
-        match value:
-            case {"is_by_time": _}:
-                raise ValueError("is_by_time: unknown field. Remove it.")
-            case {"given": dict(given)}:
-                return {**value, "given": [{side: rows} for side, rows in given.items()], "is_by_time": True}
-        return value
-
-    @model_validator(mode="after")
-    def _check_expected(self) -> Self:
-        if self.expect is not None and self.error is not None:
-            raise ValueError("has both expect and error. Remove one of them.")
-        if self.is_by_time and any(entry.slice for entry in self.given):
-            raise ValueError("given: a slice is an entry of a list. Write given as a list.")
-        return self
-
-
-class FileSettings(Settings):
-    """Content of a test file."""
-
-    columns: dict[SideName, dict[str, str]] = {}
-    """Types of input columns as in Spark SQL, by side and name. Default: by their values."""
-    cases: dict[str, CaseSettings]
-    """Test cases by name."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +42,10 @@ class CaseRow:
 
 @dataclass(frozen=True)
 class GivenRow(CaseRow):
-    """A row of an input, or the start of a slice (`slice_start`) if it has no side."""
+    """A row of an input, or the start of a slice (`slice_start`) if it has no input."""
 
-    side: SideName | None = None
+    input_name: str | None = None
+    """Name of the input in the file."""
 
 
 @dataclass(frozen=True)
@@ -160,10 +63,11 @@ class Case:
     settings: CaseSettings
     given: tuple[GivenRow, ...]
     """Rows and starts of slices, in the order of the file."""
-    expected: Mapping[Section, tuple[ExpectedRow, ...]]
-    """Expected rows by section, for the sections that the case has."""
+    expected: Mapping[str, tuple[ExpectedRow, ...]]
+    """Expected rows by section, for the sections that the case has. In a chain, `PIPELINE.SECTION` is of an earlier
+    join."""
 
-    def list_slices(self, section: Section) -> list[datetime] | None:
+    def list_slices(self, section: str) -> list[datetime] | None:
         """Return the slices whose rows a section lists; None if it lists the rows of all slices."""
         value = getattr(self.settings.expect, section, None)
         return [_parse_slice(start) for start in value] if isinstance(value, dict) else None
@@ -175,6 +79,8 @@ class CaseFile:
 
     document: YamlDocument
     pipeline_file: Path
+    chain: Chain
+    """The pipeline and those that it reads."""
     settings: FileSettings
     cases: tuple[Case, ...]
 
@@ -244,13 +150,15 @@ def parse_case_file(pipeline_file: Path, text: str) -> CaseFile:
 def _create_file(document: YamlDocument, pipeline_file: Path) -> CaseFile:
     if not isinstance(document.content, dict):
         raise PipelineFileError(f"{document.path} has no test cases. Write them under cases.")
+    chain = Chain.load(pipeline_file)
+    model = create_model_of_files(chain)
     try:
-        settings = FileSettings.model_validate(document.content)
+        settings = model.model_validate(document.content)
     except ValidationError as error:
-        text = explain_validation_error(error, FileSettings, lambda location: f"{document.locate(*location)}: ")
+        text = explain_validation_error(error, model, lambda location: f"{document.locate(*location)}: ")
         raise PipelineFileError(text) from None
     cases = tuple(_create_case(document, name, case) for name, case in settings.cases.items())
-    return CaseFile(document, pipeline_file, settings, cases)
+    return CaseFile(document, pipeline_file, chain, settings, cases)
 
 
 def _create_case(document: YamlDocument, name: str, settings: CaseSettings) -> Case:
@@ -258,11 +166,10 @@ def _create_case(document: YamlDocument, name: str, settings: CaseSettings) -> C
     given = tuple(
         row for number, entry in enumerate(settings.given) for row in _read_given(document, path, number, entry)
     )
-    sections: tuple[Section, ...] = get_args(Section)
     expected = {
         section: tuple(_read_expected(document, (*path, "expect", section), rows))
-        for section in sections
-        if settings.expect and (rows := getattr(settings.expect, section)) is not None
+        for section in (type(settings.expect).model_fields if settings.expect else ())
+        if (rows := getattr(settings.expect, section)) is not None
     }
     return Case(name, document.locate(*path), settings, given, expected)
 
@@ -275,24 +182,23 @@ def _read_given(document: YamlDocument, case: tuple[str, ...], number: int, entr
     if entry.slice is not None:
         yield GivenRow({}, document.locate(*path), {}, entry.slice)
         return
-    side: SideName = "left" if field == "left" else "right"
     value = getattr(entry, field)
     if isinstance(value, str):
-        yield from _read_file(document, path, side, value)
+        yield from _read_file(document, path, field, value)
         return
     rows: list[tuple[tuple[Any, ...], Row]]
     rows = [((*path, n), row) for n, row in enumerate(value)] if isinstance(value, list) else [(path, value)]
     for row_path, row in rows:
-        yield GivenRow(row, document.locate(*row_path), _locate_columns(document, row_path, row), side=side)
+        yield GivenRow(row, document.locate(*row_path), _locate_columns(document, row_path, row), input_name=field)
 
 
-def _read_file(document: YamlDocument, path: Sequence[Any], side: SideName, name: str) -> Iterator[GivenRow]:
+def _read_file(document: YamlDocument, path: Sequence[Any], input_name: str, name: str) -> Iterator[GivenRow]:
     try:
         file: RowFile = read_row_file(document.path.parent, name)
     except PipelineFileError as error:
-        raise PipelineFileError(f"{document.locate(*path)}: {side}: {error}") from None
+        raise PipelineFileError(f"{document.locate(*path)}: {input_name}: {error}") from None
     for line, row in file.rows:
-        yield GivenRow(row, f"{file.path}:{line}", {}, side=side)
+        yield GivenRow(row, f"{file.path}:{line}", {}, input_name=input_name)
 
 
 def _read_expected(document: YamlDocument, path: tuple[str, ...], section: Any) -> Iterator[ExpectedRow]:

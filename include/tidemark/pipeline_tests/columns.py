@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
@@ -14,12 +14,14 @@ from pyspark.sql import types as T
 
 from tidemark.config import Input, Pipeline, TimeColumn
 from tidemark.config.expressions import is_column_path, list_columns
-from tidemark.config.sides import SIDES, SideName
+from tidemark.config.sides import SideName
 from tidemark.config.types import parse_instant, to_micros
 from tidemark.errors import PipelineFileError, suggest_name
 from tidemark.pipeline_tests.case_file import Case, CaseFile, GivenRow
+from tidemark.pipeline_tests.chain import Chain, split_name
 
-Schemas = Mapping[SideName, T.StructType]
+Schemas = Mapping[str, T.StructType]
+"""Schemas of the inputs that are tables, by the names of the inputs."""
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 """Microseconds of each unit that is not finer."""
 _SIMILARITY = 0.75
@@ -27,59 +29,58 @@ _SIMILARITY = 0.75
 _BITS = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
 
 
-def create_schemas(spark: SparkSession, pipeline: Pipeline, file: CaseFile, case: Case) -> Schemas:
-    """Create the schema of both inputs.
+def create_schemas(spark: SparkSession, file: CaseFile, case: Case) -> Schemas:
+    """Create the schemas of the inputs.
 
     A column's type is the declared one, else that of its role in the pipeline, else that of its values in the file.
 
     Args:
         spark: Session that parses declared types.
-        pipeline: The pipeline.
         file: The test file.
         case: A case of the file, which may have columns of its own.
 
     Raises:
         PipelineFileError: A type is invalid, a column has values of different types, or nothing reads a column.
     """
-    schemas: dict[SideName, T.StructType] = {}
-    for side in SIDES:
-        declared = _parse_declared(spark, file, case, side)
-        types = list_role_types(pipeline, side) | declared
-        rows = [row for other in file.cases for row in other.given if row.side == side]
-        read = list_read_columns(pipeline, side)
-        names = [*types, *read, *_list_expected_columns(file, side, select=pipeline.select, explode=pipeline.explode)]
-        names += _list_unjudged_columns(file, side, names)
-        _check_names(case, side, names)
+    schemas: dict[str, T.StructType] = {}
+    for source in file.chain.inputs:
+        declared = _parse_declared(spark, file, case, source.name)
+        types = list_role_types(source.pipeline, source.side) | declared
+        rows = [row for other in file.cases for row in other.given if row.input_name == source.name]
+        read = list_read_columns(file.chain, source.join, source.side)
+        names = [*types, *read, *_list_expected_columns(file, source.join, source.side)]
+        names += _list_unjudged_columns(file, source.name, names)
+        _check_names(case, source.name, names)
         given = [name for name in dict.fromkeys(names) if name in types or name in read or _has_values(rows, name)]
-        fields = [(name, types.get(name) or _infer_type(rows, side, name)) for name in given]
-        schemas[side] = T.StructType([T.StructField(name, dtype) for name, dtype in fields])
+        fields = [(name, types.get(name) or _infer_type(rows, source.name, name)) for name in given]
+        schemas[source.name] = T.StructType([T.StructField(name, dtype) for name, dtype in fields])
     return schemas
 
 
-def _list_unjudged_columns(file: CaseFile, side: SideName, names: Sequence[str]) -> list[str]:
+def _list_unjudged_columns(file: CaseFile, input_name: str, names: Sequence[str]) -> list[str]:
     """List further columns of cases whose expected rows name none yet, unless they resemble another column."""
     return [
         name
         for case in file.cases
         if not any(row.values for rows in case.expected.values() for row in rows)
         for row in case.given
-        if row.side == side
+        if row.input_name == input_name
         for name in row.values
         if not get_close_matches(name, names, n=1, cutoff=_SIMILARITY)
     ]
 
 
-def _check_names(case: Case, side: SideName, names: Sequence[str]) -> None:
+def _check_names(case: Case, input_name: str, names: Sequence[str]) -> None:
     """Check that the given rows of a case have no column that nothing reads.
 
     Raises:
         PipelineFileError: Names file, line and column.
     """
     for row in case.given:
-        for name in row.values if row.side == side else ():
+        for name in row.values if row.input_name == input_name else ():
             if name not in names:
                 raise PipelineFileError(
-                    f"{row.locate(name)}: neither the pipeline nor an expected row reads {side} column {name}. "
+                    f"{row.locate(name)}: neither the pipeline nor an expected row reads {input_name} column {name}. "
                     f"{suggest_name(name, dict.fromkeys(names))}"
                 )
 
@@ -103,7 +104,9 @@ def convert_row(row: GivenRow, schema: T.StructType, units: Mapping[str, str | N
                 value = _to_epoch(value, unit)
             converted[field.name] = convert_value(value, field.dataType)
         except (ValueError, TypeError, OverflowError) as error:
-            raise PipelineFileError(f"{row.locate(field.name)}: {row.side} column {field.name}: {error}") from None
+            raise PipelineFileError(
+                f"{row.locate(field.name)}: {row.input_name} column {field.name}: {error}"
+            ) from None
     return converted
 
 
@@ -199,12 +202,12 @@ def _to_decimal(value: str | float, dtype: T.DecimalType) -> Decimal:
     return scaled
 
 
-def _parse_declared(spark: SparkSession, file: CaseFile, case: Case, side: SideName) -> dict[str, T.DataType]:
+def _parse_declared(spark: SparkSession, file: CaseFile, case: Case, input_name: str) -> dict[str, T.DataType]:
     """Parse the types under `columns` of the file and of a case."""
     sources: list[tuple[tuple[str, ...], Mapping[str, str]]] = [
-        (("columns", side), file.settings.columns.get(side, {}))
+        (("columns", input_name), file.settings.columns.get(input_name, {}))
     ]
-    sources.append((("cases", case.name, "columns", side), case.settings.columns.get(side, {})))
+    sources.append((("cases", case.name, "columns", input_name), case.settings.columns.get(input_name, {})))
     types = {}
     for path, declared in sources:
         for name, text in declared.items():
@@ -214,7 +217,8 @@ def _parse_declared(spark: SparkSession, file: CaseFile, case: Case, side: SideN
             except (PySparkException, ValueError):
                 place = file.document.locate(*path, name)
                 raise PipelineFileError(
-                    f"{place}: {side} column {name}: {text!r} is not a type of Spark SQL. Write one such as bigint."
+                    f"{place}: {input_name} column {name}: {text!r} is not a type of Spark SQL. Write one such as "
+                    "bigint."
                 ) from None
             types[name] = field.dataType
     return types
@@ -228,8 +232,18 @@ def list_role_types(pipeline: Pipeline, side: SideName) -> dict[str, T.DataType]
     return types | ({source.tiebreak: T.LongType()} if source.tiebreak else {})
 
 
-def list_read_columns(pipeline: Pipeline, side: SideName) -> list[str]:
-    """List the other columns of an input that the pipeline's settings read."""
+def list_read_columns(chain: Chain, join: str, side: SideName) -> list[str]:
+    """List the other columns of an input that the settings of a join, and of those that read its output, read."""
+    pipeline = chain.joins[join]
+    names = _list_own_columns(pipeline, side)
+    if not isinstance(pipeline.select, dict):  # else the next join reads other columns
+        for reader, reader_side in chain.list_readers(join):
+            names += _strip_prefix(list_read_columns(chain, reader, reader_side), side)
+    return names
+
+
+def _list_own_columns(pipeline: Pipeline, side: SideName) -> list[str]:
+    """List the columns of an input that the settings of a join read."""
     source: Input = getattr(pipeline, side)
     names = [source.partition] if source.partition else []
     names += list_columns(source.where or "true")
@@ -243,25 +257,36 @@ def list_read_columns(pipeline: Pipeline, side: SideName) -> list[str]:
             pair_columns += selected
         case dict(selected):
             pair_columns += [name for expression in selected.values() for name in list_columns(expression)]
-    prefix = f"{side}_"
-    return names + [name.removeprefix(prefix) for name in pair_columns if name.startswith(prefix)]
+    return names + _strip_prefix(pair_columns, side)
 
 
-def _list_expected_columns(file: CaseFile, side: SideName, *, select: object, explode: object) -> Iterator[str]:
-    """Yield the columns of an input that expected rows name."""
+def _strip_prefix(names: Iterable[str], side: SideName) -> list[str]:
+    """Return the names of an input's columns by those of output columns."""
     prefix = f"{side}_"
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+
+def _list_expected_columns(file: CaseFile, join: str, side: SideName) -> list[str]:
+    """List the columns of an input that expected rows name, of this join or of those that read its output."""
+    pipeline = file.chain.joins[join]
+    has_own_columns = pipeline.select is not None or pipeline.explode is not None
+    names = []
     for case in file.cases:
-        for section, rows in case.expected.items():
-            is_of_output = section in ("emissions", "padded") and (select is not None or explode is not None)
-            names = (name for row in rows for name in row.values if name.startswith(prefix) and not is_of_output)
-            yield from (name.removeprefix(prefix) for name in names)
+        for output, rows in case.expected.items():
+            output_join, section = split_name(output)
+            if output_join == join and not (has_own_columns and section in ("emissions", "padded")):
+                names += [name for row in rows for name in row.values]
+    if not has_own_columns:
+        for reader, reader_side in file.chain.list_readers(join):
+            names += _list_expected_columns(file, reader, reader_side)
+    return _strip_prefix(names, side)
 
 
 def _has_values(rows: Iterable[GivenRow], name: str) -> bool:
     return any(name in row.values for row in rows)
 
 
-def _infer_type(rows: Sequence[GivenRow], side: SideName, name: str) -> T.DataType:
+def _infer_type(rows: Sequence[GivenRow], input_name: str, name: str) -> T.DataType:
     """Return the type of a column by its values; a string if it has none."""
     dtype: T.DataType | None = None
     for row in rows:
@@ -271,8 +296,8 @@ def _infer_type(rows: Sequence[GivenRow], side: SideName, name: str) -> T.DataTy
         widened = value_type if dtype in (None, value_type) else _widen(dtype, value_type)
         if widened is None:
             raise PipelineFileError(
-                f"{row.locate(name)}: the type of {side} column {name} does not follow from its values. Write it under "
-                "columns."
+                f"{row.locate(name)}: the type of {input_name} column {name} does not follow from its values. Write it "
+                "under columns."
             )
         dtype = widened
     return dtype or T.StringType()

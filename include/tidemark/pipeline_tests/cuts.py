@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 from tidemark.config import Pipeline
@@ -55,6 +56,32 @@ class LaneCut:
         """Return the synthetic clock of an arrival, by its index in `clocks`."""
         return SYNTHETIC_GRID.start_of(self.slices[position]) + position
 
+    def from_own_clock(self, clock: int) -> int:
+        """Return the synthetic clock of an arrival. The end of the inputs is the end of the last slice."""
+        position = self._positions.get(clock)
+        return SYNTHETIC_GRID.start_of(self.last + 1) - 1 if position is None else self.to_clock(position)
+
+    @cached_property
+    def _positions(self) -> dict[int, int]:
+        return {clock: position for position, clock in enumerate(self.clocks)}
+
+    def to_own_clock(self, clock: int, grid: Grid) -> int:
+        """Return the arrival at a synthetic clock, or the end of the last slice at the end of the inputs.
+
+        Args:
+            clock: The synthetic clock.
+            grid: Grid of the pipeline.
+        """
+        if _is_end_of_inputs(clock):
+            return grid.start_of(self.to_own_slice(clock) + 1) - 1
+        return self.clocks[clock % SYNTHETIC_GRID.every]
+
+    def to_own_slice(self, clock: int) -> int:
+        """Return the pipeline's slice of a synthetic clock."""
+        if _is_end_of_inputs(clock):
+            return self.own_slices[-1] if self.own_slices else 0
+        return self.own_slices[clock % SYNTHETIC_GRID.every]
+
     def own_slice_of(self, slice_number: int) -> int:
         """Return the pipeline's slice of a synthetic slice that holds rows of one slice."""
         return self.own_slices[self.slices.index(slice_number)]
@@ -63,6 +90,11 @@ class LaneCut:
         """Return the last synthetic slice at or before a slice of the pipeline; -1 for none."""
         pairs = zip(self.slices, self.own_slices, strict=True)
         return max((number for number, own in pairs if own <= own_slice), default=-1)
+
+
+def _is_end_of_inputs(clock: int) -> bool:
+    """Return True for the last clock of a synthetic slice, at which inputs end."""
+    return clock % SYNTHETIC_GRID.every == SYNTHETIC_GRID.every - 1
 
 
 def cut_lanes(

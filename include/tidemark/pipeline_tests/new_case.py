@@ -11,19 +11,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from tidemark.config import Pipeline
-from tidemark.config.sides import SIDES, SideName
 from tidemark.errors import PipelineFileError, UserError
 from tidemark.pipeline_tests.case_file import (
     Case,
     CaseFile,
-    Section,
     find_case_file,
     parse_case_file,
     read_case_file,
 )
+from tidemark.pipeline_tests.chain import Chain, TableInput
 from tidemark.pipeline_tests.columns import create_schemas, list_read_columns, list_role_types
-from tidemark.pipeline_tests.outputs import Values
-from tidemark.pipeline_tests.runner import CaseOutput, run_case_files
+from tidemark.pipeline_tests.outputs import CaseOutput, Values
+from tidemark.pipeline_tests.runner import run_case_files
 from tidemark.pipeline_tests.update import render_updates, render_value, trim_extent, write_case_file
 from tidemark.timegrid.slices import Grid
 
@@ -35,7 +34,8 @@ _INFERRED_TYPES = (T.StringType(), T.LongType(), T.DoubleType(), T.BooleanType()
 class NewRow:
     """A given row of a new case."""
 
-    side: SideName
+    input_name: str
+    """Name of the input in the file."""
     values: Values
     """Plain values by column (`timegrid.time_columns.to_plain_row`)."""
     slice_start: str | None = None
@@ -50,10 +50,10 @@ class NewCase:
     description: str
     rows: Sequence[NewRow]
     """Rows in order of arrival."""
-    types: Mapping[SideName, Mapping[str, T.DataType]]
-    """Types of the columns of both inputs."""
-    sections: Sequence[Section]
-    """Kinds of rows to expect."""
+    types: Mapping[str, Mapping[str, T.DataType]]
+    """Types of the columns of the inputs, by the names of the inputs."""
+    sections: Sequence[str]
+    """Names of the sections of expected rows."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,10 @@ class CaseDraft:
         write_case_file(self.path, self.text)
 
 
-def list_relevant_columns(pipeline: Pipeline, side: SideName) -> list[str]:
-    """List the columns of an input that the pipeline's settings read: those that matter in a case."""
-    return list(dict.fromkeys([*list_read_columns(pipeline, side), *list_role_types(pipeline, side)]))
+def list_relevant_columns(chain: Chain, source: TableInput) -> list[str]:
+    """List the columns of an input that the settings of a chain read: those that matter in a case."""
+    read = list_read_columns(chain, source.join, source.side)
+    return list(dict.fromkeys([*read, *list_role_types(source.pipeline, source.side)]))
 
 
 def require_new_case(pipeline_file: Path, name: str) -> None:
@@ -103,7 +104,7 @@ def draft_case(spark: SparkSession, pipeline: Pipeline, pipeline_file: Path, cas
     """
     path = find_case_file(pipeline_file)
     try:
-        file = _add_case(spark, pipeline, pipeline_file, case)
+        file = _add_case(spark, pipeline_file, case)
     except PipelineFileError as error:
         raise UserError(f"{case.name} does not fit the other cases of {path}: {error}") from None
     [run] = run_case_files(spark, [replace(file, cases=(_find_case(file, case),))])
@@ -117,21 +118,25 @@ def draft_case(spark: SparkSession, pipeline: Pipeline, pipeline_file: Path, cas
     return CaseDraft(path, text, run.output)
 
 
-def _add_case(spark: SparkSession, pipeline: Pipeline, pipeline_file: Path, case: NewCase) -> CaseFile:
+def _add_case(spark: SparkSession, pipeline_file: Path, case: NewCase) -> CaseFile:
     """Add a case to a test file, and declare the types that do not follow from its values.
 
     Raises:
         PipelineFileError: The file is invalid with this case.
     """
-    roles = {side: list_role_types(pipeline, side) for side in SIDES}
-    few = {side: _list_other_types(case, side, roles[side]) for side in SIDES}
+    inputs = Chain.load(pipeline_file).inputs
+    few = {
+        source.name: _list_other_types(case, source.name, list_role_types(source.pipeline, source.side))
+        for source in inputs
+    }
     for declared in (few, case.types):
         file = parse_case_file(pipeline_file, _insert_case(pipeline_file, case, declared))
-        schemas = create_schemas(spark, pipeline, file, _find_case(file, case))
-        if all(schemas[side][name].dataType == dtype for side in SIDES for name, dtype in case.types[side].items()):
+        schemas = create_schemas(spark, file, _find_case(file, case))
+        types = ((schemas[name], columns) for name, columns in case.types.items())
+        if all(schema[name].dataType == dtype for schema, columns in types for name, dtype in columns.items()):
             break
     for other in file.cases:
-        create_schemas(spark, pipeline, file, other)
+        create_schemas(spark, file, other)
     return file
 
 
@@ -139,9 +144,9 @@ def _find_case(file: CaseFile, new: NewCase) -> Case:
     return next(case for case in file.cases if case.name == new.name)
 
 
-def _list_other_types(case: NewCase, side: SideName, roles: Mapping[str, T.DataType]) -> dict[str, T.DataType]:
+def _list_other_types(case: NewCase, input_name: str, roles: Mapping[str, T.DataType]) -> dict[str, T.DataType]:
     """Return the types of columns that do not follow from the column's role or values."""
-    rows = [row.values for row in case.rows if row.side == side]
+    rows = [row.values for row in case.rows if row.input_name == input_name]
     given = {name for values in rows for name, value in values.items() if value is not None}
 
     def is_inferred(name: str, dtype: T.DataType) -> bool:
@@ -149,10 +154,10 @@ def _list_other_types(case: NewCase, side: SideName, roles: Mapping[str, T.DataT
             return roles[name] == dtype
         return dtype == T.StringType() or (name in given and dtype in _INFERRED_TYPES)
 
-    return {name: dtype for name, dtype in case.types[side].items() if not is_inferred(name, dtype)}
+    return {name: dtype for name, dtype in case.types[input_name].items() if not is_inferred(name, dtype)}
 
 
-def _insert_case(pipeline_file: Path, case: NewCase, declared: Mapping[SideName, Mapping[str, T.DataType]]) -> str:
+def _insert_case(pipeline_file: Path, case: NewCase, declared: Mapping[str, Mapping[str, T.DataType]]) -> str:
     """Return the text of a test file with a case after its last one."""
     path = find_case_file(pipeline_file)
     if not path.is_file():
@@ -171,7 +176,7 @@ def _insert_case(pipeline_file: Path, case: NewCase, declared: Mapping[SideName,
     return f"{document.text[:end]}\n\n{lines}\n{document.text[end + 1 :]}"
 
 
-def _render_case(case: NewCase, declared: Mapping[SideName, Mapping[str, T.DataType]], indent: int) -> Iterator[str]:
+def _render_case(case: NewCase, declared: Mapping[str, Mapping[str, T.DataType]], indent: int) -> Iterator[str]:
     """Yield the lines of a case with empty lists of expected rows."""
     first, second, third = (" " * (indent + more) for more in (0, 2, 4))
     yield f"{first}{render_value(case.name)}:"
@@ -180,14 +185,14 @@ def _render_case(case: NewCase, declared: Mapping[SideName, Mapping[str, T.DataT
     for row in case.rows:
         if row.slice_start:
             yield f"{third}- slice: {row.slice_start}"
-        yield f"{third}- {row.side}: {_render_row(row.values, case.types[row.side])}"
+        yield f"{third}- {row.input_name}: {_render_row(row.values, case.types[row.input_name])}"
     yield f"{second}drain: true"
     if any(declared.values()):
         yield f"{second}columns:"
-    for side, types in declared.items():
+    for input_name, types in declared.items():
         if types:
             columns = ", ".join(f"{render_value(name)}: {render_value(t.simpleString())}" for name, t in types.items())
-            yield f"{third}{side}: {{{columns}}}"
+            yield f"{third}{input_name}: {{{columns}}}"
     yield f"{second}expect:"
     yield from (f"{third}{section}: []" for section in case.sections)
 

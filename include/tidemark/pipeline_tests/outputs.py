@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import functions as F
@@ -18,6 +18,8 @@ from tidemark.execution.lane_replay import LANE, add_lane
 from tidemark.execution.replay import ReplayResult
 from tidemark.joins.late_table import LATE_COLUMNS, select_late_table
 from tidemark.joins.output_schema import select_emissions
+from tidemark.pipeline_tests.case_settings import Section
+from tidemark.pipeline_tests.chain import split_name
 from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import to_plain_row
 
@@ -75,6 +77,40 @@ class JobOutputs:
 
     lanes: list[LaneOutput]
     types: dict[str, Types]
+
+
+PADDED = ("padded_left", "padded_right")
+
+
+@dataclass(frozen=True)
+class CaseOutput:
+    """Output of a case by section, in plain values."""
+
+    rows: Mapping[Section, list[Values]]
+    carried_by_slice: Callable[[int], list[Values]]
+    """Function from a slice of the pipeline to the rows in the buffers at its end."""
+    types: Mapping[str, Types]
+    upstreams: Mapping[str, CaseOutput] = field(default_factory=dict)
+    """Outputs of the earlier joins of a chain, by pipeline."""
+
+    def find_join(self, name: str) -> tuple[CaseOutput, Section]:
+        """Return the output of a join, and the section of it, by the name of the section in a test file."""
+        join, section = split_name(name)
+        return self.upstreams[join] if join else self, cast("Section", section)
+
+    def select_rows(self, name: str, names: Collection[str]) -> list[Values]:
+        """Return the output rows that a section of a test file is compared with.
+
+        Args:
+            name: Name of the section.
+            names: Names of all sections of the case.
+        """
+        output, section = self.find_join(name)
+        if section == "padded":
+            return [row for row in output.rows["emissions"] if row["_emission"] in PADDED]
+        if section == "emissions" and f"{name.removesuffix(section)}padded" in names:
+            return [row for row in output.rows["emissions"] if row["_emission"] not in PADDED]
+        return output.rows[section]
 
 
 def collect_outputs(

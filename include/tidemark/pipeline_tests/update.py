@@ -11,9 +11,11 @@ from typing import Any
 from tidemark.config.safe_yaml import Span, YamlDocument
 from tidemark.config.types import format_instant, to_micros
 from tidemark.errors import UserError
-from tidemark.pipeline_tests.case_file import Case, CaseFile, Section
-from tidemark.pipeline_tests.outputs import Values
-from tidemark.pipeline_tests.runner import CaseOutput, CaseRun, select_section
+from tidemark.pipeline_tests.case_file import Case, CaseFile
+from tidemark.pipeline_tests.case_settings import Section
+from tidemark.pipeline_tests.chain import Chain, split_name
+from tidemark.pipeline_tests.outputs import CaseOutput, Values
+from tidemark.pipeline_tests.runner import CaseRun
 from tidemark.timegrid.slices import Grid
 
 _PLAIN_TEXT = re.compile(r"[A-Za-z_][\w .-]*|\d{4}-\d\d-\d\dT[\d:.]+Z?")
@@ -53,7 +55,7 @@ def render_updates(file: CaseFile, runs: Sequence[CaseRun], grid: Grid) -> tuple
     for run in runs:
         if run.output is None or run.result.status == "passed" or any(part.note for part in run.result.differences):
             continue
-        if case_edits := list(_edit_case(file.document, run.case, run.output, grid)):
+        if case_edits := list(_edit_case(file, run.case, run.output, grid)):
             edits += case_edits
             updated += 1
     text = file.document.text
@@ -75,12 +77,14 @@ def write_case_file(path: Path, text: str) -> None:
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _edit_case(document: YamlDocument, case: Case, output: CaseOutput, grid: Grid) -> Iterable[tuple[Span, str]]:
+def _edit_case(file: CaseFile, case: Case, output: CaseOutput, grid: Grid) -> Iterable[tuple[Span, str]]:
     """Yield the parts of the file with a case's expected rows, and their replacement."""
+    document = file.document
     for section in case.expected:
         span = document.spans["cases", case.name, "expect", section]
         extent = trim_extent(document, span)
-        text = _render_section(case, section, output, grid, span.indent)
+        columns = _choose_columns(file.chain, case, section, output)
+        text = _render_section(case, section, output, columns, grid, span.indent)
         is_after_comment = document.text[extent.start - 1] != ":" and not text.startswith("\n")
         yield extent, f"\n{' ' * (span.indent + 2)}{text.strip()}" if is_after_comment else text
 
@@ -96,19 +100,19 @@ def trim_extent(document: YamlDocument, span: Span) -> Span:
     return Span(start, span.start + len(text), span.line, span.indent)
 
 
-def _render_section(case: Case, section: Section, output: CaseOutput, grid: Grid, indent: int) -> str:
+def _render_section(case: Case, name: str, output: CaseOutput, columns: Sequence[str], grid: Grid, indent: int) -> str:
     """Render the rows of a section as the value of its key, which is indented by `indent`."""
-    columns = _choose_columns(case, section, output)
-    slices = case.list_slices(section)
+    join_output, section = output.find_join(name)
+    slices = case.list_slices(name)
     if slices is None:
-        return _render_rows(section, select_section(case, output, section), columns, indent)
+        return _render_rows(section, output.select_rows(name, case.expected), columns, indent)
     if section == "carried":
         by_slice = {
-            format_instant(start): output.carried_by_slice(grid.number_at(to_micros(start))) for start in slices
+            format_instant(start): join_output.carried_by_slice(grid.number_at(to_micros(start))) for start in slices
         }
     else:
         by_slice = {format_instant(start): [] for start in slices}
-        for row in select_section(case, output, section):
+        for row in output.select_rows(name, case.expected):
             by_slice.setdefault(row["_slice"], []).append(row)
     indent += 2
     lines = [
@@ -126,15 +130,22 @@ def _render_rows(section: Section, rows: Sequence[Values], columns: Sequence[str
     return "".join(f"\n{' ' * (indent + 2)}- {line}" for line in sorted(lines))
 
 
-def _choose_columns(case: Case, section: Section, output: CaseOutput) -> list[str]:
+def _choose_columns(chain: Chain, case: Case, name: str, output: CaseOutput) -> list[str]:
     """Return the columns that a section's rows name, or else those that the given rows have."""
-    names = dict.fromkeys(name for row in case.expected[section] for name in row.values)
+    names = dict.fromkeys(column for row in case.expected[name] for column in row.values)
     if names:
         return list(names)
-    given = dict.fromkeys(f"{row.side}_{name}" for row in case.given for name in row.values)
-    types = output.types[section]
-    chosen = [name for name in (*_DEFAULT_COLUMNS.get(section, ()), *given) if name in types]
-    return chosen or [name for name in types if not name.startswith("_")]
+    join, join_output, section = split_name(name)[0], *output.find_join(name)
+    given = dict.fromkeys(
+        column
+        for row in case.given
+        if row.input_name
+        for column_in_row in row.values
+        for column in chain.find_output_columns(join, row.input_name, column_in_row)
+    )
+    types = join_output.types[section]
+    chosen = [column for column in (*_DEFAULT_COLUMNS.get(section, ()), *given) if column in types]
+    return chosen or [column for column in types if not column.startswith("_")]
 
 
 def render_row(row: Values, columns: Iterable[str], *, omit_nulls: bool = False) -> str:
