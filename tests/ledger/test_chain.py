@@ -16,14 +16,18 @@ from pyspark.sql import functions as F
 from tidemark.cli.status import summarize_status
 from tidemark.comparison import ComparisonRequest, compare
 from tidemark.comparison.chain_history import explain_rows
+from tidemark.comparison.minimal_output import check_output, write_minimal_example
 from tidemark.config import load_pipeline
 from tidemark.config.loader import with_overrides
 from tidemark.config.output_stream import ORDER_STEPS
 from tidemark.errors import FaultError, IncompleteInputError, SliceOrderError, UserError
 from tidemark.execution.run import execute
 from tidemark.maintenance.compaction import merge_files, plan_compaction
+from tidemark.pipeline_tests.case_file import read_case_file
+from tidemark.pipeline_tests.runner import run_case_files
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
+from tidemark.timegrid.time_columns import to_plain_row
 from tidemark.watermarks.exact import scale_tiebreak
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -280,7 +284,37 @@ def test_explain_rows_of_chain_follow_row_through_both_joins(chain):
     assert command == f"its rows there: tidemark explain orders --left {row} --right {row}"
 
 
-def test_compare_chain_finds_causes_in_both_joins(spark, chain):
+def test_run_case_file_of_chain_emits_committed_rows(spark, template, monkeypatch):
+    """A test case with all rows of the lake has the output that the runs have committed, under all cuts."""
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(template))
+    tables = {"orders.left": "a", "orders.right": "b", "right": "c"}
+    given = {
+        name: [row.asDict() for row in spark.read.format("delta").load(f"{template}/{table}").collect()]
+        for name, table in tables.items()
+    }
+    rows = {
+        name: [
+            {**row, **{time: f"{row[time].astimezone(UTC):%FT%TZ}" for time in ("happened", "arrived")}} for row in rows
+        ]
+        for name, rows in given.items()
+    }
+    case = {"given": rows, "columns": {name: {"v": "int"} for name in tables}, "expect": {"orders.emissions": []}}
+    (template / "tests").mkdir(exist_ok=True)
+    (template / "tests" / "shipments.yaml").write_text(yaml.safe_dump({"cases": {"all": case}}))
+
+    [run] = run_case_files(spark, [read_case_file(template / "shipments.yaml")])
+
+    assert not [part for part in run.result.differences if part.note], "the cuts give the same rows"
+    for output, folder in ((run.output, "shipments"), (run.output.upstreams["orders"], "orders")):
+        committed = spark.read.format("delta").load(f"{template}/{folder}/emissions")
+        expected = Counter(str(to_plain_row(row, committed.schema)) for row in committed.collect())
+        plain = (str({name: row[name] for name in committed.columns}) for row in output.rows["emissions"])
+        assert Counter(plain) == expected
+        late = spark.read.format("delta").load(f"{template}/{folder}/late")
+        assert len(output.rows["late"]) == late.count()
+
+
+def test_compare_chain_finds_causes_in_both_joins(spark, chain, tmp_path):
     """The stream had a longer delay, and its table is altered: a value, a row of no input, and a row too few."""
     pipelines, slow = chain(), chain("_slow", delay="45 minutes")
     slow.run_at_once()
@@ -316,3 +350,15 @@ def test_compare_chain_finds_causes_in_both_joins(spark, chain):
     ]
     assert result.unexplained == 1
     assert result.differences == len(examples) - 1, "a changed row counts once"
+
+    number, folder = next(row["_number"] for row in late if row["_pipeline"] == "orders"), tmp_path / "tests"
+    arguments = (str(pipelines.lake), result, number, tmp_path / "shipments.yaml", folder / "shipments.yaml")
+    assert 3 <= write_minimal_example(spark, pipelines.second, *arguments) <= 8
+    [run] = run_case_files(spark, [read_case_file(tmp_path / "shipments.yaml")])
+    assert run.result.status == "passed"
+    assert {row.values["reason"] for row in run.case.expected["orders.late"]} == {"late_but_processed"}
+    assert {row.input_name for row in run.case.given} >= {"orders.left", "right"}
+    with pytest.raises(
+        UserError, match="shipments reads the output of another one. Pass --output .*tests/shipments.yaml"
+    ):
+        check_output(pipelines.second, tmp_path / "shipments.yaml", tmp_path / "one.jsonl", 1)

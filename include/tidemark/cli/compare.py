@@ -31,7 +31,6 @@ from tidemark.cli.render_comparison import render_comparison, render_dialects
 from tidemark.comparison import compare_dialects
 from tidemark.comparison.agreement import find_due_slices, save_agreement
 from tidemark.comparison.compare import compare
-from tidemark.comparison.minimal_example import find_minimal_example, write_vector
 from tidemark.comparison.result import Comparison, ComparisonRequest
 from tidemark.comparison.what_if import select_slices
 from tidemark.config import CompareSettings, Pipeline, load_pipeline, load_reference, with_overrides
@@ -205,26 +204,21 @@ def minimize(
 
     Example: `tidemark compare minimize flights_weather_event_time 1 --output late.jsonl --with streamed/flights`
     """
-    from tidemark.comparison import minimal_test_case  # noqa: PLC0415 - other commands need no test cases
+    from tidemark.comparison import minimal_output  # noqa: PLC0415 - other commands need no test cases
 
     pipeline_file = find_pipeline_file(pipeline)
-    is_case = output.suffix == ".yaml"
-    if is_case:
-        minimal_test_case.check_case_file(pipeline_file, output, number)
-    else:
+    if output.suffix != ".yaml":
         reports.check_folder("--output", output)
     selection = _Selection.from_options(pipeline, table, reference, candidate, (start, end, until), overrides or ())
+    minimal_output.check_output(selection.pipeline, pipeline_file, output, number)
     if examples is not None:
         selection = replace(selection, request=replace(selection.request, examples=examples))
     with selection.compare() as (spark, comparison):
         print_result(comparison, lambda: render_comparison(comparison))
-        example = find_minimal_example(spark, selection.pipeline, get_lake_root(), comparison, number)
-        if is_case:
-            minimal_test_case.write_test_case(example, comparison.table, pipeline_file)
-        else:
-            write_vector(example, output)
-        rows = format_count(len(example.events), "input row")
-        err.print(f"{output}: difference {number} in {rows}", soft_wrap=True)
+        rows = minimal_output.write_minimal_example(
+            spark, selection.pipeline, get_lake_root(), comparison, number, pipeline_file, output
+        )
+        err.print(f"{output}: difference {number} in {format_count(rows, 'input row')}", soft_wrap=True)
 
 
 @app.command()

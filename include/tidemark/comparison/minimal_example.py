@@ -108,24 +108,15 @@ def find_minimal_example(
         UserError: no such difference, not a matter of the join's rules, or not shown by the rows around it.
         InputError: an input is missing or unusable.
     """
-    cause, example = _find_example(comparison, number)
+    cause, example = find_example(comparison, number)
     _require_reproducible(pipeline)
-    if cause.cause not in _CAUSES or not any(example.get(f"_{side}") for side in SIDES):
-        raise UserError(
-            f"difference {number}: its cause '{cause.cause}' does not follow from the join's rules. "
-            "Choose another difference."
-        )
     hashes = {side: example[f"_{side}"] for side in SIDES if example.get(f"_{side}") is not None}
     view = CommittedView.read(spark, pipeline, lake)
     targets, context = _collect_events(view, hashes)
     with tuned_for_tiny_queries(spark):
         check = DifferenceCheck(spark, pipeline, targets, only_batch=cause.missing_in == STREAM)
-        if not check([context])[0]:
-            raise UserError(
-                f"difference {number}: the {len(targets) + len(context)} rows around it do not show it. "
-                "Choose another difference."
-            )
-        return MinimalExample(number, cause, view, _sorted([*targets, *minimize(context, check)]), check)
+        smallest = minimize_context(number, targets, context, check)
+        return MinimalExample(number, cause, view, _sorted([*targets, *smallest]), check)
 
 
 def write_vector(example: MinimalExample, file: Path) -> Vector:
@@ -166,8 +157,6 @@ def _require_reproducible(pipeline: Pipeline) -> None:
         raise UserError("compare minimize: a row of `explode` is not a pair, as vectors need. Compare without explode.")
     if any(source.partition or source.idle_timeout for source in inputs):
         raise UserError("compare minimize: vectors support neither partitions nor idle inputs. Compare without them.")
-    if pipeline.upstreams:
-        raise UserError("compare minimize: an input is the output of another pipeline. Compare that pipeline instead.")
     if pipeline.recorded_watermark_sides:
         raise UserError(
             f"compare minimize: the watermark of {pipeline.recorded_watermark_sides[0]} is recorded, and a few rows do "
@@ -179,6 +168,22 @@ def _require_reproducible(pipeline: Pipeline) -> None:
         raise UserError(
             "compare minimize: vectors cannot contain rows that `where` removes after the watermark. Remove `where`."
         )
+
+
+def minimize_context(
+    number: int, targets: Sequence[Any], context: Sequence[Any], check: Callable[[Sequence[Sequence[Any]]], list[bool]]
+) -> list[Any]:
+    """Find the fewest rows that, with those of a difference, show it.
+
+    Raises:
+        UserError: All of them do not show it.
+    """
+    if not check([context])[0]:
+        raise UserError(
+            f"difference {number}: the {len(targets) + len(context)} rows around it do not show it. "
+            "Choose another difference."
+        )
+    return minimize(context, check)
 
 
 def minimize(rows: Sequence[Any], passes: Callable[[Sequence[Sequence[Any]]], Sequence[bool]]) -> list[Any]:
@@ -213,11 +218,22 @@ def _list_subsets(rows: list[Any]) -> Iterator[list[Any]]:
                 yield rows[start:end]
 
 
-def _find_example(comparison: Comparison, number: int) -> tuple[Cause, dict[str, Any]]:
+def find_example(comparison: Comparison, number: int) -> tuple[Cause, dict[str, Any]]:
+    """Find a difference by its number, and its cause.
+
+    Raises:
+        UserError: There is no such difference, or its cause is not a matter of the join's rules.
+    """
     examples = [(cause, example) for cause in comparison.causes for example in cause.examples]
     for cause, example in examples:
-        if example["_number"] == number:
-            return cause, example
+        if example["_number"] != number:
+            continue
+        if cause.cause not in _CAUSES or not any(example.get(f"_{side}") for side in SIDES):
+            raise UserError(
+                f"difference {number}: its cause '{cause.cause}' does not follow from the join's rules. "
+                "Choose another difference."
+            )
+        return cause, example
     available = f"differences 1 to {len(examples)}" if examples else "no difference"
     raise UserError(
         f"difference {number}: the comparison shows {available}. Raise --examples to see more of each cause."

@@ -75,7 +75,7 @@ def find_rows(view: CommittedView, side: SideName, values: Mapping[str, str]) ->
         if name not in schema.names:
             hint = suggest_name(name, schema.names)
             raise UserError(f"--{side}: input {source.table.name} has no column {name}. {hint}")
-    has_values = reduce(Column.__and__, (_has_value(source, name, value) for name, value in values.items()))
+    has_values = reduce(Column.__and__, (has_value(source, name, value) for name, value in values.items()))
     collected = _read_rows(view, side, has_values).limit(MAX_ROWS + 1).collect()
     given = ", ".join(f"{name}={value}" for name, value in values.items())
     if not collected:
@@ -136,7 +136,7 @@ def find_minimal_key(view: CommittedView, side: SideName, row: Mapping[str, str]
     source, pipeline = view.inputs[SIDES.index(side)], view.pipeline
     keys = (pair.list_column_candidates(side) for pair in pipeline.join.keys)
     usual = {getattr(pipeline, side).event_time.column}.union(*keys)
-    has_value = {name: _has_value(source, name, value) for name, value in row.items()}
+    has_value = {name: has_value(source, name, value) for name, value in row.items()}
     base = {name: value for name, value in row.items() if name in usual}
     in_base = reduce(Column.__and__, (has_value[name] for name in base), F.lit(True))
     narrowed_counts = [F.count_if(in_base & condition) for condition in has_value.values()]
@@ -153,11 +153,18 @@ def find_minimal_key(view: CommittedView, side: SideName, row: Mapping[str, str]
     return {**base, name: value} if narrowed[best] == equal_count else dict(row)
 
 
-def _has_value(source: StoredInput, name: str, value: str) -> Column:
-    """Return True for rows of an input with a value, given as text."""
+def has_value(source: StoredInput, name: str, value: str, column: Column | None = None) -> Column:
+    """Return True for rows of an input with a value, given as text.
+
+    Args:
+        source: The input.
+        name: Name of the column.
+        value: The value.
+        column: The column, if the rows have it under another name.
+    """
     dtype = source.side.schema[name].dataType
     if isinstance(dtype, T.TimestampType | T.TimestampNTZType):
         with suppress(ValueError):
             # Spark reads no time without seconds, as Tidemark writes them.
             value = parse_instant(value, note_missing_zone=isinstance(dtype, T.TimestampType)).isoformat()
-    return F.col(quote_identifier(name)) == F.lit(value).try_cast(dtype)
+    return (F.col(quote_identifier(name)) if column is None else column) == F.lit(value).try_cast(dtype)

@@ -1,4 +1,4 @@
-"""Names of inputs and of outputs in the test cases of a chain of joins. Imports no Spark."""
+"""Names of inputs and outputs in test cases of a chain. Imports no Spark."""
 
 from __future__ import annotations
 

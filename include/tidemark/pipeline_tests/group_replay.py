@@ -1,4 +1,4 @@
-"""Replay the cases of a group under all cuts: each case and cut is a lane of the same jobs."""
+"""Replay a group of cases under all cuts, as lanes of the same jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidemark.execution.replay import ReplayResult
 from tidemark.joins.factory import create_lane
 from tidemark.pipeline_tests.arrivals import CaseRows
 from tidemark.pipeline_tests.case_file import Case
-from tidemark.pipeline_tests.case_settings import Section
+from tidemark.pipeline_tests.case_settings import SECTIONS, Section
 from tidemark.pipeline_tests.chain import TESTED, Chain, format_name
 from tidemark.pipeline_tests.columns import Schemas
 from tidemark.pipeline_tests.cuts import (
@@ -68,6 +68,8 @@ class GroupReplay:
     group: CaseGroup
     cuts: tuple[str, ...]
     """Names of the cuts, the own slices among them."""
+    collects_emissions_only: bool = False
+    """True to collect the emissions of the tested pipeline, and no other output."""
 
     @property
     def pipeline(self) -> Pipeline:
@@ -161,10 +163,16 @@ class GroupReplay:
             if name != TESTED:
                 results = self._collect_stream(name, results, tables)
             pipeline = self.chain.joins[name]
-            outputs[name] = collect_outputs(results, len(self.lane_cuts), pipeline, SYNTHETIC_GRID)
+            sections = self._list_sections(name)
+            outputs[name] = collect_outputs(results, len(self.lane_cuts), pipeline, SYNTHETIC_GRID, sections)
             if tables:
                 streams[name] = pa.concat_tables(tables)
         return outputs
+
+    def _list_sections(self, name: str) -> tuple[str, ...]:
+        if not self.collects_emissions_only:
+            return SECTIONS
+        return ("emissions",) if name == TESTED else ()
 
     def _replay_on_own_clock(self) -> JobOutputs:
         extents = [self._last_of(number) for number in range(len(self.group.cases))]

@@ -1,4 +1,4 @@
-"""The inputs of a join with the rows of many lanes, whose last key is the lane."""
+"""Inputs of a join with the rows of many lanes; the last key is the lane."""
 
 from __future__ import annotations
 

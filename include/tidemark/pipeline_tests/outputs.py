@@ -18,7 +18,7 @@ from tidemark.execution.lane_replay import LANE, add_lane
 from tidemark.execution.replay import ReplayResult
 from tidemark.joins.late_table import LATE_COLUMNS, select_late_table
 from tidemark.joins.output_schema import select_emissions
-from tidemark.pipeline_tests.case_settings import Section
+from tidemark.pipeline_tests.case_settings import SECTIONS, Section
 from tidemark.pipeline_tests.chain import split_name
 from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import to_plain_row
@@ -114,7 +114,11 @@ class CaseOutput:
 
 
 def collect_outputs(
-    results: Iterable[tuple[range, ReplayResult]], count: int, pipeline: Pipeline, grid: Grid
+    results: Iterable[tuple[range, ReplayResult]],
+    count: int,
+    pipeline: Pipeline,
+    grid: Grid,
+    sections: Collection[str] = SECTIONS,
 ) -> JobOutputs:
     """Collect the outputs of jobs by lane.
 
@@ -123,23 +127,24 @@ def collect_outputs(
         count: Number of lanes.
         pipeline: The pipeline.
         grid: Grid of the replay.
+        sections: Kinds of rows to collect. The state of a job is needed for the next one in any case.
     """
     outputs = JobOutputs([LaneOutput() for _ in range(count)], {})
     for slices, result in results:
         emitted = select_emissions(add_lane(result.joined), pipeline, grid)
-        for row in emitted.collect():
+        for row in emitted.collect() if "emissions" in sections else ():
             values = to_plain_row(row, emitted.schema)
             if pipeline.join.api == "cogroup":
                 values |= {side: _sort_rows(values[side]) for side in SIDES if isinstance(values.get(side), list)}
             outputs.lanes[values.pop(LANE)].emissions.append(values)
         fields = {field.name: field.dataType for field in emitted.schema if field.name != LANE}
         late = select_late_table(result.late.withColumn("would_match", F.lit(None).cast("boolean")), pipeline, grid)
-        if result.may_have_late_rows:
+        if result.may_have_late_rows and "late" in sections:
             for row in late.collect():
                 names = [name for name in LATE_COLUMNS if name not in _NOT_TESTED]
                 lane, values = _flatten(row, late.schema, names)
                 outputs.lanes[lane].late.append(values)
-        for row in result.carried.collect():
+        for row in result.carried.collect() if "carried" in sections else ():
             times = {"arrived_at": row["clock"], "event_time": row["event_time"]}
             times["event_time"] = None if row["event_time"] is None else row["event_time"] * pipeline.tick_micros
             lane, sides = _flatten(row, result.carried.schema, ["side"])

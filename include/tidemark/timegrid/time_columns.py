@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -181,7 +182,7 @@ def parse_example_json(text: str, dtype: T.DataType) -> dict[str, Any]:
     return row | {name: _WHOLE_MILLISECOND.sub(r"\1", row[name]) for name in times if name in row}
 
 
-def to_plain_row(row: Row, schema: T.StructType) -> dict[str, Any]:
+def to_plain_row(row: Row | Mapping[str, Any], schema: T.StructType) -> dict[str, Any]:
     """Convert a collected row to JSON-ready values by column. Its times are ISO 8601: instants in UTC, with Z."""
     return {field.name: _to_plain_value(row[field.name], field.dataType) for field in schema}
 
