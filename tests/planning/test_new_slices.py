@@ -114,7 +114,7 @@ def test_select_new_slices_without_slices_names_the_only_reason(context, note):
     ],
 )
 def test_select_new_slices_names_command_by_which_file_of_other_pipeline_is_found(state, problem):
-    upstream = UpstreamState("left", "orders_payments", "chains/first.yaml", *state)
+    upstream = UpstreamState("left", "orders_payments", "chains/first.yaml", *state, SimpleNamespace(last=None))
     request = {"end": THIS_HOUR} if not problem.startswith("waits") else {}
     context = create_context((NOW, NOW), upstreams=[upstream], drain="have not ended" in problem, **request)
 
@@ -125,3 +125,15 @@ def test_select_new_slices_names_command_by_which_file_of_other_pipeline_is_foun
 
     assert problem in text
     assert "Run tidemark run chains/first.yaml " in text
+
+
+def test_select_new_slices_after_gap_of_other_pipeline_names_command_that_fills_it():
+    gap = create_context((NOW, NOW)).grid.number_at(to_micros(THIS_HOUR)) - 1
+    ledger = SimpleNamespace(last=SimpleNamespace(number=gap + 1))
+    upstream = UpstreamState("left", "orders_payments", "chains/first.yaml", gap, None, None, ledger)
+
+    notes = select_new_slices(create_context((NOW, NOW), upstreams=[upstream])).notes
+
+    slice_start = "2024-03-01T11:00Z"
+    assert f"slice {slice_start} of orders_payments was never committed" in "; ".join(notes)
+    assert f"Run tidemark reprocess chains/first.yaml --from {slice_start} first." in "; ".join(notes)
