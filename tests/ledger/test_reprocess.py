@@ -13,6 +13,7 @@ from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.tables.run_files import run_of
 
+OUTDATED = Request(reprocess=True, outdated=True)
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
@@ -58,7 +59,11 @@ def test_reprocess_of_late_arriving_rows_cascades_until_state_is_unchanged(
     ]
     assert read_output()[0] == before
 
+    outdated = create_plan(spark, settings, str(lake), OUTDATED)
+    assert [(slices["from"][11:13], slices["slices"]) for slices in outdated.to_dict()["may_follow"]] == [("03", 5)]
+
     plan, results = plan_and_run(settings, reprocess=True)
+    assert outdated.slice_ranges == plan.slice_ranges
     assert [(segment.reason, list(segment.slices)) for segment in plan.slice_ranges] == [("late arrival", [2])]
     assert plan.proposed_command is None, "the plan itself reads the row"
 
@@ -73,6 +78,7 @@ def test_reprocess_of_late_arriving_rows_cascades_until_state_is_unchanged(
 
     plan, results = plan_and_run(settings)
     assert (results, plan.slices_to_reprocess) == ([], ())
+    assert create_plan(spark, settings, str(lake), OUTDATED).notes == ("no committed slice is outdated",)
 
 
 @pytest.mark.promise("A reprocess of slices gives the rows that a run from scratch gives.")
@@ -104,6 +110,8 @@ def test_reprocess_killed_between_jobs_is_repaired_by_run(
     append_inputs(create_row(777, at(1, 30)))
     plan = create_plan(spark, settings, str(lake), Request(reprocess=True, start=at(1), end=at(3), slices_per_job=1))
     next(execute(spark, plan, lambda *_: None))
+    outdated = create_plan(spark, settings, str(lake), OUTDATED)
+    assert [(segment.reason, segment.slices[0]) for segment in outdated.slice_ranges] == [("stale", 2)]
     plan, _ = plan_and_run(settings, end=at(6))
 
     assert [(segment.reason, segment.slices[0]) for segment in plan.slice_ranges] == [("stale", 2), ("new", 5)]
@@ -175,7 +183,8 @@ def test_input_with_deleted_rows_requires_reprocess(
     with pytest.raises(InputError, match=message):
         plan_and_run(settings, reprocess=True, start=at(4))
 
-    _, results = plan_and_run(settings, reprocess=True, start=at(2), end=at(3))
+    plan, results = plan_and_run(settings, reprocess=True, outdated=True)
+    assert [(segment.reason, list(segment.slices)) for segment in plan.slice_ranges] == [("changed input", [2])]
     assert sum(change.removed for result in results for change in result.changes.values()) > 0
 
     plan_and_run(settings, end=at(6))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -24,6 +25,8 @@ from tidemark.cli.render_status import render_status
 from tidemark.cli.status import summarize_status
 from tidemark.config import load_pipeline
 from tidemark.config.candidate_version import to_candidate
+from tidemark.errors import UserError
+from tidemark.planning.approved_plan import ApprovedPlan, write_plan
 from tidemark.planning.plan import Plan
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
@@ -79,6 +82,18 @@ IncompleteOption = Annotated[
 ]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run/--no-dry-run", help="Show which slices would run again, and why, without running.")
+]
+OutdatedOption = Annotated[
+    bool,
+    typer.Option("--outdated", help="Recompute all outdated slices: stale, late-arriving rows, changed inputs."),
+]
+PlanFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan-file",
+        metavar="FILE",
+        help="With --dry-run: write the plan as JSON. Otherwise: refuse to run more than the plan in FILE.",
+    ),
 ]
 SkipAssetCheckOption = Annotated[
     bool, typer.Option("--skip-asset-check", help="Assume that the assets of `complete` had an event. Set by the DAGs.")
@@ -150,7 +165,9 @@ def reprocess(
     end: ReprocessToOption = None,
     slices_per_job: SlicesPerJobOption = "auto",
     atomic: AtomicOption = False,  # noqa: FBT002
+    outdated: OutdatedOption = False,  # noqa: FBT002
     dry_run: DryRunOption = False,  # noqa: FBT002
+    plan_file: PlanFileOption = None,
 ) -> None:
     """Recompute committed slices from the current inputs, then later slices until their state no longer changes.
 
@@ -158,12 +175,17 @@ def reprocess(
 
     Example: `tidemark reprocess flights_weather --from 2013-01-10T00:00Z --to 2013-01-11T00:00Z`
     """
-    request = _create_request(start, end, slices_per_job, reprocess=True, atomic=atomic)
+    if outdated and (start or end):
+        raise UserError("--outdated finds the slices itself. Leave out --from and --to, or --outdated.")
+    request = _create_request(start, end, slices_per_job, reprocess=True, outdated=outdated, atomic=atomic)
     if dry_run:
         plan_ = _plan(pipeline, request, candidate)
+        if plan_file:
+            write_plan(plan_, plan_file)
         print_result(plan_, lambda: render_plan(plan_))
         return
-    plan_ = _plan_and_start_session(pipeline, request, candidate)
+    approved = ApprovedPlan.read(plan_file) if plan_file else None
+    plan_ = _plan_and_start_session(pipeline, request, candidate, approved)
     as_json = get_global_options().as_json
     if not as_json:
         out.print(render_plan(plan_))
@@ -180,8 +202,12 @@ def _plan(name: str, request: Request, candidate: str | None) -> Plan:
     return create_plan(session, pipeline, get_lake_root(), request)
 
 
-def _plan_and_start_session(name: str, request: Request, candidate: str | None) -> Plan:
+def _plan_and_start_session(
+    name: str, request: Request, candidate: str | None, approved: ApprovedPlan | None = None
+) -> Plan:
     plan_ = _plan(name, request, candidate)
+    if approved:
+        approved.require_covers(plan_)
     if plan_.jobs:
         if plan_.pipeline.quality:
             import_gx_in_background()

@@ -85,8 +85,12 @@ class PlanningContext:
         return tuple(sorted(numbers & self.ledger.entries.keys()))
 
     def find_slices_with_deleted_inputs(self) -> set[int]:
-        """Find committed slices that read rows which were changed since, with `on_input_delete: reprocess`."""
-        if self.pipeline.on_input_delete != "reprocess" or not self.last:
+        """Find committed slices that read rows which were changed since, with `on_input_delete: reprocess`.
+
+        With `refuse`, find them only for a reprocess, which applies the changes.
+        """
+        policies = {"reprocess", "refuse"} if self.request.reprocess else {"reprocess"}
+        if self.pipeline.on_input_delete not in policies or not self.last:
             return set()
         first_new, numbers = self.last.number + 1, set[int]()
         for side, source in enumerate(self.inputs):

@@ -178,6 +178,15 @@ class Plan:
         """Command that would read the late-arriving rows of other slices; None without any."""
         return format_reprocess_command(self.pipeline) if self.unread_slices else None
 
+    @property
+    def slices_that_may_follow(self) -> tuple[int, ...]:
+        """Committed slices that the plan does not run, but that follow if the state before them changes."""
+        first = min((slice_range.slices[0] for slice_range in self.slice_ranges), default=None)
+        if first is None:
+            return ()
+        planned = {number for slice_range in self.slice_ranges for number in slice_range.slices}
+        return tuple(number for number in self.ledger.entries if number > first and number not in planned)
+
     def list_incomplete_inputs(self, number: int) -> list[dict[str, str | None]]:
         """Return the inputs that are incomplete for a new slice, as the ledger stores them; empty if it ran before."""
         if self.ledger.entry(number):
@@ -201,6 +210,7 @@ class Plan:
             "pipeline": self.pipeline.name,
             "clock": self.pipeline.clock,
             "slices": self.slice_count,
+            "estimated_rows": round(sum(self.rows_by_job.values())),
             "already_committed": self.already_committed,
             "from": self.grid.label(self.jobs[0][0]) if self.jobs else None,
             "to": self.grid.label(self.jobs[-1][-1] + 1) if self.jobs else None,
@@ -221,6 +231,7 @@ class Plan:
             },
             "input_completeness": {item.side: item.to_dict() for item in self.input_completeness},
             "estimate": asdict(self.estimate) if self.estimate else None,
+            "may_follow": [self._extent(slices) for slices in group_consecutive(self.slices_that_may_follow)],
             "slices_to_reprocess": [self._extent(slices) for slices in group_consecutive(self.unread_slices)],
             "proposed_command": self.proposed_command,
             "spark_queries": list(self.spark_queries),

@@ -22,6 +22,8 @@ class Request:
     """Start without a predecessor, like a streaming job without a savepoint."""
     reprocess: bool = False
     """Run committed slices again; without `start` and `end`, the slices with late-arriving rows."""
+    outdated: bool = False
+    """With `reprocess`: run all outdated slices: stale ones, and those with changed inputs or late-arriving rows."""
     atomic: bool = False
     """Commit all jobs in one commit at the end."""
     ignore_completeness: bool = False

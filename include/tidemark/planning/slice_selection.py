@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from tidemark.errors import SliceOrderError
@@ -20,12 +20,15 @@ from tidemark.planning.preconditions import (
     require_same_settings,
     require_unchanged_inputs,
 )
-from tidemark.timegrid.slices import group_consecutive
+from tidemark.timegrid.slices import Grid, group_consecutive
 
 
 def select_slices(context: PlanningContext) -> SliceSelection:
     """Select the slices of a request, and the slices before them whose state has expired. Errors: `create_plan`."""
-    selection = _select_for_reprocess(context) if context.request.reprocess else _select_for_run(context)
+    if context.request.outdated:
+        selection = _select_outdated(context)
+    else:
+        selection = _select_for_reprocess(context) if context.request.reprocess else _select_for_run(context)
     rebuilt = _find_range_to_rebuild(context, selection.slice_ranges)
     if rebuilt is None:
         return selection
@@ -56,9 +59,7 @@ def _select_for_reprocess(context: PlanningContext) -> SliceSelection:
     if last is None:
         raise SliceOrderError("no slice is committed yet, so none can be reprocessed; use tidemark run")
     if request.start is None and request.end is None:
-        because = "rows arrived for them after they were committed"
-        numbers = group_consecutive(context.slices_to_reprocess)
-        slice_ranges = [SliceRange(slices, "late arrival", because) for slices in numbers]
+        slice_ranges = _find_ranges_with_late_arriving_rows(context)
         notes = [] if slice_ranges else ["no rows have arrived for committed slices since they were read"]
     else:
         slice_ranges, notes = _find_requested_ranges(context, last), []
@@ -67,13 +68,55 @@ def _select_for_reprocess(context: PlanningContext) -> SliceSelection:
         require_continuable_settings(context, first)
         require_unchanged_inputs(context, first)
         require_rereadable_inputs(context, slice_ranges)
-        following = slice_ranges[0].slices[-1] + 1
-        if following <= last.number:
-            notes.append(
-                f"slices from {grid.label(following)} on also run again, until the state that one starts from is "
-                f"unchanged, at most up to {grid.label(last.number + 1)}"
-            )
+        notes += _note_following_slices(grid, slice_ranges[0], last)
     return SliceSelection(tuple(slice_ranges), tuple(notes))
+
+
+def _select_outdated(context: PlanningContext) -> SliceSelection:
+    """Select the committed slices that are stale, or whose input rows have changed.
+
+    Late-arriving rows count only if the pipeline reprocesses them: with `append` the next slice reads them.
+    """
+    if context.last is None:
+        return SliceSelection((), ("no slice is committed yet, so none is outdated",))
+    require_same_settings(context)
+    slice_ranges = [*find_stale_ranges(context.ledger), *_find_ranges_with_changed_inputs(context)]
+    if context.pipeline.on_late_arriving_rows == "reprocess":
+        selected = {number for slice_range in slice_ranges for number in slice_range.slices}
+        slice_ranges += _find_ranges_with_late_arriving_rows(context, selected)
+    slice_ranges = _list_readable_ranges(context, slice_ranges)
+    waiting = tuple(state.explain(context.grid) for state in context.upstreams if state.stale_slice is not None)
+    if not slice_ranges:
+        return SliceSelection((), waiting or ("no committed slice is outdated",))
+    require_unchanged_inputs(context, slice_ranges[0].slices.start)
+    require_rereadable_inputs(context, slice_ranges)
+    require_emitted_columns(context)
+    notes = _note_following_slices(context.grid, slice_ranges[0], context.last)
+    return SliceSelection(tuple(slice_ranges), (*notes, *waiting))
+
+
+def _list_readable_ranges(context: PlanningContext, slice_ranges: list[SliceRange]) -> list[SliceRange]:
+    """Return ranges in order, up to where the pipelines are committed whose output is an input."""
+    ends = [state.end for state in context.upstreams if state.end is not None]
+    cut = (replace(part, slices=range(part.slices.start, min((part.slices.stop, *ends)))) for part in slice_ranges)
+    return sorted((part for part in cut if part.slices), key=lambda part: part.slices.start)
+
+
+def _note_following_slices(grid: Grid, first: SliceRange, last: Entry) -> list[str]:
+    """Return a note that slices after the first range may run again too."""
+    following, end = first.slices[-1] + 1, last.number + 1
+    if following >= end:
+        return []
+    until = f"until the state that one starts from is unchanged, at most up to {grid.label(end)}"
+    return [f"slices from {grid.label(following)} on also run again, {until}"]
+
+
+def _find_ranges_with_late_arriving_rows(
+    context: PlanningContext, excluded: Collection[int] = frozenset()
+) -> list[SliceRange]:
+    numbers = group_consecutive(number for number in context.slices_to_reprocess if number not in excluded)
+    because = "rows arrived for them after they were committed"
+    return [SliceRange(slices, "late arrival", because) for slices in numbers]
 
 
 def _find_requested_ranges(context: PlanningContext, last: Entry) -> list[SliceRange]:
@@ -128,8 +171,8 @@ def _describe_changed_settings(ledger: Ledger, number: int) -> str:
 def _find_ranges_with_changed_inputs(context: PlanningContext) -> list[SliceRange]:
     """Return slices to rerun because their input rows have changed, except slices that are stale anyway.
 
-    Changed rows were deleted. If an input is the output of another pipeline, added rows count too: a reprocess of that
-    pipeline added them.
+    Changed rows were deleted. With `on_input_delete: refuse`, only a reprocess may run these slices. If an input is the
+    output of another pipeline, added rows count too: a reprocess of that pipeline added them.
     """
     numbers = context.find_slices_with_deleted_inputs()
     because = "rows that they have read were deleted or changed"
