@@ -174,6 +174,7 @@ def test_run_chain_in_slices_and_in_one_job_emits_same_rows_and_reprocess_ripple
     plan = by_slice.plan(by_slice.second)
 
     assert [part.slices for part in plan.slice_ranges] == [range(2, 3)]
+    assert by_slice.plan(by_slice.second, reprocess=True, outdated=True).slice_ranges == plan.slice_ranges
     list(execute(by_slice.spark, plan, lambda *_: None))
     gained = by_slice.read(by_slice.second) - rows
     assert {9999} == {row[3] for row in gained}, "pairs of the row that arrived late"
@@ -236,10 +237,11 @@ def test_chain_after_random_commands_equals_run_from_scratch(chain, write, seed)
                 with suppress(IncompleteInputError):
                     joins.run(pipeline, end=at(30 * last), slices_per_job=rng.randint(1, SLICES))
     for pipeline in pipelines:
-        joins.run(pipeline, end=at(30 * SLICES))
-        with suppress(SliceOrderError):
-            joins.run(pipeline, reprocess=True)
-        assert not joins.plan(pipeline).slice_ranges
+        joins.run(pipeline, reprocess=True, outdated=True)
+        plan = joins.plan(pipeline, end=at(30 * SLICES))
+        assert {part.reason for part in plan.slice_ranges} <= {"new", "gap"}, "no slice is outdated"
+        list(execute(joins.spark, plan, lambda *_: None))
+        assert not joins.plan(pipeline, reprocess=True, outdated=True).slice_ranges
 
     fresh = chain("_fresh", **settings)
     for pipeline, again in zip(pipelines, (fresh.first, fresh.second, fresh.third), strict=True):

@@ -8,6 +8,8 @@ from tests.conftest import write_pipeline
 from tidemark.cli.render_plan import describe_jobs
 from tidemark.planning.job_sizing import JobCapacity
 from tidemark.planning.plan import Plan, SliceRange
+from tidemark.planning.slice_selection import list_readable_ranges
+from tidemark.sources.upstream import UpstreamState
 
 
 def create_plan(**values):
@@ -45,3 +47,16 @@ def test_proposed_command_of_a_reprocess_is_for_slices_that_it_does_not_run(tmp_
 
     assert plan.proposed_command == (f"tidemark reprocess {tmp_path}/orders.yaml" if is_proposed else None)
     assert plan.unread_slices == tuple(number for number in (2, 5) if number not in rerun)
+
+
+@pytest.mark.parametrize(
+    ("ends", "readable"),
+    [([], [(1, 3), (5, 9)]), ([7, 20], [(1, 3), (5, 7)]), ([20, 5], [(1, 3)]), ([2], [(1, 2)]), ([0], [])],
+)
+def test_outdated_slices_after_stale_slice_of_previous_pipeline_wait(ends, readable):
+    upstreams = [UpstreamState("left", "orders", end, stale_slice=end, drained_slice=None) for end in ends]
+    outdated = [SliceRange(slices, "changed input", "") for slices in (range(5, 9), range(1, 3))]
+
+    ranges = list_readable_ranges(outdated, upstreams)
+
+    assert [(part.slices.start, part.slices.stop) for part in ranges] == readable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from tidemark.errors import SliceOrderError
@@ -20,6 +20,7 @@ from tidemark.planning.preconditions import (
     require_same_settings,
     require_unchanged_inputs,
 )
+from tidemark.sources.upstream import UpstreamState
 from tidemark.timegrid.slices import Grid, group_consecutive
 
 
@@ -84,7 +85,7 @@ def _select_outdated(context: PlanningContext) -> SliceSelection:
     if context.pipeline.on_late_arriving_rows == "reprocess":
         selected = {number for slice_range in slice_ranges for number in slice_range.slices}
         slice_ranges += _find_ranges_with_late_arriving_rows(context, selected)
-    slice_ranges = _list_readable_ranges(context, slice_ranges)
+    slice_ranges = list_readable_ranges(slice_ranges, context.upstreams)
     waiting = tuple(state.explain(context.grid) for state in context.upstreams if state.stale_slice is not None)
     if not slice_ranges:
         return SliceSelection((), waiting or ("no committed slice is outdated",))
@@ -95,9 +96,9 @@ def _select_outdated(context: PlanningContext) -> SliceSelection:
     return SliceSelection(tuple(slice_ranges), (*notes, *waiting))
 
 
-def _list_readable_ranges(context: PlanningContext, slice_ranges: list[SliceRange]) -> list[SliceRange]:
+def list_readable_ranges(slice_ranges: Iterable[SliceRange], upstreams: Iterable[UpstreamState]) -> list[SliceRange]:
     """Return ranges in order, up to where the pipelines are committed whose output is an input."""
-    ends = [state.end for state in context.upstreams if state.end is not None]
+    ends = [state.end for state in upstreams if state.end is not None]
     cut = (replace(part, slices=range(part.slices.start, min((part.slices.stop, *ends)))) for part in slice_ranges)
     return sorted((part for part in cut if part.slices), key=lambda part: part.slices.start)
 
