@@ -25,6 +25,10 @@ RESTARTED = {"restarts": ["2013-01-02T03:04:05Z"]}
         ({"join__keys": [True]}, "join.keys.0: is true or false instead of a name. Write the name in"),
         ({"left__event_time": True}, "left.event_time: is true or false instead"),
         ({"compare": {"table": "t", True: ["k"]}}, "compare: is true or false instead"),
+        (
+            {"airflow": {"repair": {"approve_above": {}}}},
+            "airflow.repair.approve_above: has neither slices nor rows.",
+        ),
         ({"join__type": "left"}, "join.type: flink-datastream does not support left for interval joins. Use inner."),
         (
             {"join__type": "cross"},

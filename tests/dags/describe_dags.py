@@ -9,6 +9,7 @@ import sys
 from copy import deepcopy
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 from airflow.dag_processing.dagbag import BundleDagBag
 from airflow.sdk.definitions.context import _AIRFLOW_PARSING_CONTEXT_DAG_ID
@@ -17,6 +18,10 @@ from airflow.serialization.encoders import coerce_to_core_timetable
 from airflow.timetables.base import TimeRestriction
 
 from tidemark.airflow import Project, pipeline_dags
+
+DAYS = {"from": "2013-01-01T00:00Z", "to": "2013-01-02T00:00:00Z"}
+PLANNED = SimpleNamespace(xcom_pull=lambda **_: {"plan": DAYS, "markdown": "| 1 slice |"})
+"""Task instance of a repair whose plan is a day."""
 
 
 def generate_intervals(dag):
@@ -31,8 +36,7 @@ def generate_intervals(dag):
 
 def render_command(dag, task):
     """Render the spark-submit command of a run for the DAG's first interval."""
-    days = {"from": "2013-01-01T00:00Z", "to": "2013-01-02T00:00:00Z"}
-    context = {"params": days | {name: value for name, value in dag.params.dump().items() if value is not None}}
+    context = {"params": DAYS | {name: value for name, value in dag.params.dump().items() if value is not None}}
     if dag.start_date:
         context |= dict(zip(("data_interval_start", "data_interval_end"), next(generate_intervals(dag)), strict=True))
     task.render_template_fields(context)
@@ -63,9 +67,28 @@ def get_outcome(task, exit_code):
 
 
 def get_submit_task(dag):
-    """Return the task that submits a job."""
-    (task,) = (task for task in dag.tasks if hasattr(task, "application"))
-    return task
+    """Return the task that submits a job; of a repair, the one that runs slices."""
+    tasks = {task.task_id: task for task in dag.tasks if hasattr(task, "application")}
+    return tasks["reprocess"] if "reprocess" in tasks else next(iter(tasks.values()))
+
+
+def describe_approval(dag):
+    """Return the form of the task that a person answers; none for a DAG without one."""
+    task = next((task for task in dag.tasks if task.task_id == "approve"), None)
+    if task is None:
+        return None
+    task.render_template_fields({"ti": PLANNED})
+    fields = {name: getattr(task, name) for name in ("options", "defaults", "assigned_users", "body")}
+    return fields | {"response_timeout": task.response_timeout and task.response_timeout.total_seconds()}
+
+
+def render_comparison(dag):
+    """Return the arguments of the comparison after a repair; none for a DAG without one."""
+    task = next((task for task in dag.tasks if task.task_id == "compare"), None)
+    if task is None or len(dag.tasks) == 1:
+        return None
+    task.render_template_fields({"ti": PLANNED})
+    return task.application_args
 
 
 def describe(dag):
@@ -94,6 +117,8 @@ def describe(dag):
         "publishes": [asset.name for asset in (report.outlets if report else ())],
         "after": sorted(key.name for key, _ in after),
         "doc": dag.doc_md,
+        "approve": describe_approval(dag),
+        "compare": render_comparison(dag),
         **render_command(dag, task),
     }
 

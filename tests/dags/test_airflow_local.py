@@ -5,9 +5,11 @@ import signal
 import socket
 import subprocess
 import time
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import psutil
@@ -25,7 +27,7 @@ from tidemark.planning.request import Request as Slices
 
 PROJECT = Path(__file__).parents[2]
 COMPONENTS = {"metadatabase", "scheduler", "triggerer", "dag_processor"}
-DAGS = {f"clicked_views__{kind}" for kind in ("slice", "range", "reprocess", "compare")}
+DAGS = {f"clicked_views__{kind}" for kind in ("slice", "range", "reprocess", "repair", "compare")}
 STREAMED = [("a", "00:20", "00:15"), ("b", "00:59", "00:58"), ("a", "01:05", "00:58"), ("b", "02:30", "02:21")]
 
 
@@ -107,8 +109,8 @@ def check_lineage(events, lake):
 
 
 def check_metrics(lines):
-    """Check name, value and type of each metric."""
-    values = dict(line.removeprefix("airflow.").split(":", 1) for line in lines if "tidemark." in line)
+    """Check name, value and type of each metric as the range and its comparison sent it, before the repair."""
+    values = dict(line.removeprefix("airflow.").split(":", 1) for line in reversed(lines) if "tidemark." in line)
     assert values["tidemark.slices.clicked_views"] == "3|c"
     assert values["tidemark.emissions.clicked_views"] == f"{len(STREAMED)}|c"
     assert values["tidemark.rows.late.left.clicked_views"] == "0|c"
@@ -120,12 +122,102 @@ def check_metrics(lines):
     assert int(values["tidemark.uncommitted_slices.clicked_views"].removesuffix("|g")) > 24 * 365
 
 
-def test_airflow_local_boots_runs_comparison_and_stops_all_processes(spark, write, local_env, lake, telemetry):
-    """Start a range manually; after its commit the scheduler starts the comparison."""
+class RepairRun:
+    """A run of clicked_views__repair, over the REST API."""
+
+    def __init__(self, api):
+        """Trigger the run."""
+        self.dag = f"{api}/dags/clicked_views__repair"
+        send(self.dag, "PATCH", is_paused=False)
+        self.run_id = send(f"{self.dag}/dagRuns", "POST", logical_date=None)["dag_run_id"]
+        self.run = f"{self.dag}/dagRuns/{quote(self.run_id, safe='')}"
+        self.question = f"{self.run}/taskInstances/approve/-1/hitlDetails"
+
+    def answer(self, option):
+        """Answer the question as a person does."""
+        send(self.question, "PATCH", chosen_options=[option], params_input={})
+
+    def ask_again(self):
+        """Clear the answered task, as a person does who has changed their mind."""
+        tasks = {"task_ids": ["approve"], "include_downstream": True, "only_failed": False}
+        send(f"{self.dag}/clearTaskInstances", "POST", dag_run_id=self.run_id, dry_run=False, **tasks)
+
+    def get_states(self):
+        """Return the state of each task."""
+        tasks = get(f"{self.run}/taskInstances", bool, seconds=120)["task_instances"]
+        return {task["task_id"]: task["state"] for task in tasks}
+
+    def wait_for_question(self):
+        """Wait until a person is asked; return the plan as that person reads it."""
+        end = time.monotonic() + 1200
+        while self.get_states().get("approve") != "awaiting_input" and time.monotonic() < end:
+            assert get(self.run, bool, seconds=120)["state"] in {"queued", "running"}, self.get_states()
+            time.sleep(1)
+        return get(self.question, bool, seconds=120)["body"]
+
+    def wait_for_end(self):
+        """Wait for the end of the run; return its state and the states of its tasks."""
+        ended = {"success", "failed"}
+        return get(self.run, lambda run: run["state"] in ended, seconds=1200)["state"], self.get_states()
+
+
+def check_repair(api, write, read_emissions):
+    """Let rows land late, reject their repair, then approve it over the REST API."""
+    for table in ("clicks", "views"):
+        write(table, [("c", datetime.fromisoformat("2013-01-01T01:20Z"))], "user string, at timestamp")
+    before, last_tasks = read_emissions(), ("reprocess", "compare", "report")
+    repair = RepairRun(api)
+    body = repair.wait_for_question()
+    assert "**clicked_views: 1 outdated slice would run again**" in body
+    assert "| 2013-01-01T01:00Z to 2013-01-01T02:00Z | 1 | late arrival: rows arrived for them" in body
+    assert "| slices that may follow | at most 1 slice, up to 2013-01-01T03:00Z" in body
+
+    repair.answer("Reject")
+    state, tasks = repair.wait_for_end()
+    skipped = dict.fromkeys(last_tasks, "skipped")
+    assert (state, tasks) == ("success", {"plan": "success", "approve": "success", **skipped})
+    assert read_emissions() == before, "nothing runs"
+
+    repair.ask_again()
+    repair.wait_for_question()
+    repair.answer("Approve")
+    state, tasks = repair.wait_for_end()
+    assert (state, tasks) == ("success", dict.fromkeys(("plan", "approve", *last_tasks), "success"))
+    assert read_emissions() - before == Counter([("c", "01:20", "01:20")])
+
+    state, tasks = RepairRun(api).wait_for_end()
+    assert state == "success"
+    assert tasks == dict.fromkeys(("plan", "approve", *last_tasks), "skipped"), "nothing to do"
+
+
+def count_rows_of_run_from_scratch(spark, environment, lake):
+    """Count the rows of a new pipeline over the same inputs."""
+    file = lake / "scratch.yaml"
+    text = Path(environment["TIDEMARK_PIPELINES"], "clicked_views.yaml").read_text()
+    file.write_text(text.replace("name: clicked_views", "name: scratch"))
+    plan = create_plan(spark, load_pipeline(file), str(lake), Slices(end=datetime(2013, 1, 1, 3, tzinfo=UTC)))
+    list(execute(spark, plan, lambda *_: None))
+    return count_emissions(spark, lake, "scratch")
+
+
+def count_emissions(spark, lake, name="clicked_views"):
+    """Count the emissions of a pipeline by left user, and the times of both rows."""
+    rows = spark.read.format("delta").load(str(lake / name / "emissions"))
+    times = (f"date_format({side}_at, 'HH:mm')" for side in ("left", "right"))
+    return Counter(map(tuple, rows.selectExpr("left_user", *times).collect()))
+
+
+def test_airflow_local_boots_runs_comparison_and_repair_and_stops_all_processes(
+    spark, write, local_env, lake, telemetry
+):
+    """Start a range manually; after its commit the scheduler starts the comparison. Then repair late-landing rows."""
     variables, events, lines = telemetry
+    file = Path(local_env["TIDEMARK_PIPELINES"], "clicked_views.yaml")
+    file.write_text(file.read_text() + "on_late_arriving_rows: reprocess\n")
     rows = [(user, *(datetime.fromisoformat(f"2013-01-01T{at}Z") for at in times)) for user, *times in STREAMED]
     rows = [(user, left, user, right) for user, left, right in rows]
-    write("streamed", rows, "left_user string, left_at timestamp, right_user string, right_at timestamp")
+    schema = "left_user string, left_at timestamp, right_user string, right_at timestamp"
+    write("streamed", rows, schema)
     airflow = start_airflow(local_env | variables)
     api = f"http://localhost:{local_env['AIRFLOW__API__PORT']}/api/v2"
     try:
@@ -142,6 +234,11 @@ def test_airflow_local_boots_runs_comparison_and_stops_all_processes(spark, writ
         assert compare_runs["dag_runs"][0]["run_type"] == "asset_triggered"
         agreement = spark.read.format("delta").load(str(lake / "clicked_views" / "agreement"))
         assert [row["same"] for row in agreement.orderBy("slice").collect()] == [2, 1, 1]
+        send(f"{api}/dags/clicked_views__compare", "PATCH", is_paused=True)
+        instant = datetime.fromisoformat("2013-01-01T01:20Z")
+        write("streamed", [("c", instant, "c", instant)], schema)
+        check_repair(api, write, lambda: count_emissions(spark, lake))
+        assert count_emissions(spark, lake) == count_rows_of_run_from_scratch(spark, local_env, lake)
         assert list_listening_addresses(list_children(airflow)) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     finally:
         children = list_children(airflow)
@@ -190,7 +287,7 @@ def test_wait_task_defers_without_slot_or_jvm_and_skips_committed_slices(spark, 
 
     try:
         assert is_healthy(get(f"{api}/monitor/health", is_healthy, seconds=300))
-        total = 3 * len(names) + len(DAGS)
+        total = 4 * len(names) + len(DAGS)
         assert get(f"{api}/dags?limit=1", lambda content: content["total_entries"] == total, seconds=180)
         pools = get(f"{api}/pools", lambda content: content["total_entries"] == len(names) + 2, seconds=180)["pools"]
         assert {pool["name"]: pool["slots"] for pool in pools if pool["name"] in names} == dict.fromkeys(names, 1)

@@ -14,6 +14,7 @@ from tests.dags.conftest import PIPELINE
 
 PROJECT = Path(__file__).parents[2]
 SUBMITTED = str(PROJECT / "include/tidemark/airflow/spark_application.py")
+KINDS = ("slice", "range", "reprocess")
 COMPARED = "compare: {table: streamed, every: 1 day}\n"
 ERRORS = "tidemark_pipeline_errors.py"
 
@@ -23,11 +24,11 @@ def demo(describe):
     return describe()
 
 
-def test_pipeline_dags_create_three_dags_per_pipeline(demo):
+def test_pipeline_dags_create_four_dags_per_pipeline(demo):
     names = [file.stem for file in (PROJECT / "include/pipelines").glob("*.yaml")]
     assert names
     assert demo["errors"] == {}
-    assert set(demo["dags"]) == {f"{name}__{kind}" for name in names for kind in ("slice", "range", "reprocess")}
+    assert set(demo["dags"]) == {f"{name}__{kind}" for name in names for kind in (*KINDS, "repair")}
 
 
 def test_dag_files_import_no_spark(demo):
@@ -97,6 +98,45 @@ def test_dag_tasks_have_readable_ids(demo):
 
 def test_reprocess_dag_params_require_range_and_default_to_dry_run(demo):
     assert demo["dags"]["flights_weather__reprocess"]["params"] == {"from": None, "to": None, "dry_run": True}
+
+
+def test_repair_dag_plans_waits_for_approval_and_runs_when_started_by_hand(demo):
+    dag = demo["dags"]["flights_weather__repair"]
+    tasks = ["plan", "approve", "reprocess", "report"]
+    assert dag["tasks"] == dict(zip(tasks, [*([task] for task in tasks[1:]), []], strict=True))
+    assert (dag["intervals"], dag["after"], dag["params"], dag["max_active_runs"]) == ([], [], {}, 1)
+    assert dag["publishes"] == ["flights_weather__slices"]
+
+    at = dag["command"].index(SUBMITTED)
+    file = str(PROJECT / "include/pipelines/flights_weather.yaml")
+    arguments = ["reprocess", "--outdated", file, "--lake", str(PROJECT / "lake")]
+    assert dag["command"][at:] == [SUBMITTED, *arguments], "the approved plan is added when the task runs"
+    approve = dag["approve"]
+    assert (approve["options"], approve["defaults"], approve["response_timeout"]) == (["Approve", "Reject"], None, None)
+    assert (approve["body"], approve["assigned_users"]) == ("| 1 slice |", None)
+
+
+def test_repair_dag_has_schedule_and_approvers_of_pipeline_file(describe, pipeline_file):
+    repair = "{every: 6 hours, answer_within: 1 hour, approvers: [ada, bob], approve_above: {slices: 24}}"
+    settings = f"compare: {{table: s, every: 1 day}}\nairflow: {{repair: {repair}, execution_timeout: 2 hours}}\n"
+    folder = pipeline_file("p.yaml", name="p", settings=settings)
+
+    dag = describe(TIDEMARK_PIPELINES=folder)["dags"]["p__repair"]
+
+    start, end = map(datetime.fromisoformat, dag["intervals"][0])
+    assert (end - start, dag["catchup"]) == (timedelta(hours=6), False)
+    assert datetime.now(UTC) - start < timedelta(days=1), "missed repairs do not run"
+    assert dag["tasks"]["reprocess"] == ["compare"]
+    assert dag["tasks"]["compare"] == ["report"]
+    compare = ["--only-due", "--from", "2013-01-01T00:00Z", "--to", "2013-01-02T00:00:00Z"]
+    assert dag["compare"][-5:] == compare, "the planned slices, because the stream may not have later ones"
+    assert dag["approve"] == {
+        "options": ["Approve", "Reject"],
+        "defaults": ["Reject"],
+        "response_timeout": 3600,
+        "assigned_users": [{"id": name, "name": name} for name in ("ada", "bob")],
+        "body": "| 1 slice |",
+    }
 
 
 def test_dags_refuse_backfills_on_sqlite_only(demo, describe):
@@ -235,12 +275,10 @@ def compared_dags(describe, tmp_path_factory):
 
 def test_compare_dag_runs_after_each_commit(compared_dags):
     assert set(compared_dags) - {"daily__landed"} == {
-        f"{name}__{kind}"
-        for name in ("hourly", "daily", "referring")
-        for kind in ("slice", "range", "reprocess", "compare")
+        f"{name}__{kind}" for name in ("hourly", "daily", "referring") for kind in (*KINDS, "repair", "compare")
     }
 
-    for kind in ("slice", "range", "reprocess"):
+    for kind in (*KINDS, "repair"):
         assert compared_dags[f"hourly__{kind}"]["publishes"] == ["hourly__slices"]
     assert compared_dags["hourly__compare"]["after"] == ["hourly__slices"]
     assert compared_dags["referring__compare"]["after"] == ["hourly__slices", "referring__slices"]
@@ -381,7 +419,7 @@ def test_invalid_file_is_import_error_and_does_not_stop_other_pipelines(describe
 
     result = describe(TIDEMARK_PIPELINES=folder)
 
-    assert set(result["dags"]) == {"good__slice", "good__range", "good__reprocess"}
+    assert set(result["dags"]) == {f"good__{kind}" for kind in (*KINDS, "repair")}
     assert set(result["errors"]) == {ERRORS}
     *_, first, second, third = result["errors"][ERRORS].splitlines()
     assert "late.yaml: slices.every: 'fortnight' is not a unit of time" in first

@@ -163,7 +163,7 @@ def test_git_bundle_has_pipeline_files_of_its_version(provider_env, pipeline_fil
 
     before, after, pinned = states
     assert [state["errors"] for state in states] == [{}, {}, {}]
-    assert before["dags"] == after["dags"] == ["p__range", "p__reprocess", "p__slice"]
+    assert before["dags"] == after["dags"] == ["p__range", "p__repair", "p__reprocess", "p__slice"]
     assert before["version"] == pinned["version"] != after["version"]
     assert [state["owner"] for state in states] == ["tidemark", "later", "tidemark"]
     assert pinned["text"] == before["text"] != after["text"]

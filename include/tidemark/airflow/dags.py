@@ -5,6 +5,7 @@
 | NAME__slice | run each slice when its data interval has ended |
 | NAME__range | run a range of slices at once |
 | NAME__reprocess | run committed slices again |
+| NAME__repair | run outdated slices again, once a person has approved the plan |
 | NAME__landed | run slices when rows land in the inputs |
 | NAME__compare | compare slices with the streamed table |
 | NAME__maintenance | compact, vacuum and verify the tables |
@@ -42,18 +43,20 @@ from tidemark.airflow.operators import (
     WaitForInputs,
 )
 from tidemark.airflow.project import Project, document_pipeline, require_timetable
+from tidemark.airflow.repair import APPROVE_TASK, APPROVED_AT, PLAN_TASK, ApproveRepair, PlanRepair, RepairSlices
 from tidemark.airflow.table_watcher import watch_tables
 from tidemark.airflow_provider.deadlines import DataIntervalEnd
 from tidemark.config import Pipeline, load_pipeline, load_reference
 from tidemark.config.types import format_instant
 from tidemark.errors import PipelineFileError
 
-Kind = Literal["slice", "range", "reprocess", "landed", "compare", "maintenance"]
+Kind = Literal["slice", "range", "reprocess", "repair", "landed", "compare", "maintenance"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 TITLES: Mapping[Kind, str] = {
     "slice": "slice by slice",
     "range": "a range of slices at once",
     "reprocess": "committed slices again",
+    "repair": "outdated slices again, after approval",
     "landed": "when rows land",
     "compare": "compared with a streamed table",
     "maintenance": "maintenance of its tables",
@@ -66,6 +69,8 @@ INSTANT: dict[str, Any] = {
 }
 INTERVAL = ("{{ data_interval_start | ts }}", "{{ data_interval_end | ts }}")
 RANGE_PARAMS = ("{{ params['from'] }}", "{{ params['to'] }}")
+PLANNED = tuple(f"{{{{ ti.xcom_pull(task_ids='{PLAN_TASK}')['plan']['{end}'] }}}}" for end in ("from", "to"))
+"""Templates of the bounds of a planned repair."""
 POOLS = "TIDEMARK_POOLS"
 """Environment variable: if set, each pipeline's jobs run in a pool of its name (`tidemark.airflow.pools`)."""
 _LOG = logging.getLogger(__name__)
@@ -277,6 +282,19 @@ def _reprocess_options(_: Pipeline, __: Path, ___: Project) -> dict[str, Any]:
     }
 
 
+def _repair_options(pipeline: Pipeline, _: Path, __: Project) -> dict[str, Any]:
+    """Schedule repairs `every` interval without catch-up; by default they are started by hand."""
+    every = pipeline.airflow.repair.every
+    if every is None:
+        return {"schedule": None}
+    return {
+        "schedule": DeltaDataIntervalTimetable(every),
+        "start_date": pipeline.slices.start,
+        "catchup": False,
+        **_refuse_backfills_on_sqlite(),
+    }
+
+
 def _landed_options(pipeline: Pipeline, _: Path, project: Project) -> dict[str, Any]:
     """Schedule a run for each commit of rows to an input. Commits during a run give one more run.
 
@@ -322,6 +340,7 @@ _BY_KIND: Mapping[Kind, Callable[[Pipeline, Path, Project], dict[str, Any]]] = {
     "slice": _slice_options,
     "range": _range_options,
     "reprocess": _reprocess_options,
+    "repair": _repair_options,
     "landed": _landed_options,
     "compare": _compare_options,
     "maintenance": _maintenance_options,
@@ -349,6 +368,34 @@ def _reprocess_tasks(pipeline: Pipeline, file: Path, project: Project, spark_con
         pipeline, file, project, spark_conf, f"{pipeline.name} again {start} to {end}", arguments, ("reprocess",)
     )
     run >> _create_report_task(pipeline, file, project)
+
+
+def _repair_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
+    """Add the tasks plan, approve, reprocess, compare (if the pipeline has it) and report."""
+
+    def create_task(
+        task_id: str, operator: type[RunSlices], command: tuple[str, ...], options: list[str] | None = None
+    ) -> RunSlices:
+        name = f"{pipeline.name} repair, {task_id}"
+        return _create_run_task(pipeline, file, project, spark_conf, name, options or [], command, task_id, operator)
+
+    settings = pipeline.airflow.repair
+    approve = ApproveRepair(
+        task_id=APPROVE_TASK,
+        pipeline=pipeline.name,
+        answer_within=settings.answer_within,
+        approvers=settings.approvers,
+    )
+    run = create_task("reprocess", RepairSlices, ("reprocess", "--outdated"))
+    create_task(PLAN_TASK, PlanRepair, ("reprocess", "--outdated", "--dry-run")) >> approve >> run
+    report = _create_report_task(pipeline, file, project, APPROVED_AT)
+    if pipeline.compare:
+        # With `every`, later slices are left to NAME__compare: the stream may not have written their rows.
+        interval = ["--from", PLANNED[0], "--to", PLANNED[1]] if pipeline.compare.every else []
+        compare = create_task("compare", RunSlices, ("compare", "run", "--save"), ["--only-due", *interval])
+        run >> compare >> report
+    else:
+        run >> report
 
 
 def _landed_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
@@ -393,6 +440,7 @@ _TASKS: Mapping[Kind, Callable[[Pipeline, Path, Project, Mapping[str, str] | Non
     "slice": _slice_tasks,
     "range": _range_tasks,
     "reprocess": _reprocess_tasks,
+    "repair": _repair_tasks,
     "landed": _landed_tasks,
     "compare": _compare_tasks,
     "maintenance": _maintenance_tasks,
@@ -436,10 +484,11 @@ def _create_run_task(
     options: list[str],
     command: tuple[str, ...] = ("run",),
     task_id: str = "run",
+    operator: type[RunSlices] = RunSlices,
 ) -> RunSlices:
     airflow_settings = pipeline.airflow
     pool = airflow_settings.pool or (pipeline.name if os.environ.get(POOLS) else None)
-    return RunSlices(
+    return operator(
         task_id=task_id,
         name=name,
         file=file,
@@ -454,12 +503,16 @@ def _create_run_task(
     )
 
 
-def _create_report_task(pipeline: Pipeline, file: Path, project: Project) -> ReportSlices:
-    """Create the report task. As a teardown it also runs after a failed job, and the DAG run still fails."""
+def _create_report_task(pipeline: Pipeline, file: Path, project: Project, since: str = "") -> ReportSlices:
+    """Create the report task, for commits since an instant (a template; by default the start of the DAG run).
+
+    As a teardown it also runs after a failed job, and the DAG run still fails.
+    """
     report = ReportSlices(
         task_id="report",
         file=file,
         project=project,
+        since=since,
         outlets=output_assets(pipeline, project.lake),
         depends_on_past=False,
     )

@@ -271,15 +271,23 @@ class ReportSlices(BaseOperator):
     """Operator that logs what the run committed and attaches it to the event of the asset."""
 
     operator_extra_links = (DataDocsLink(),)
+    template_fields: Sequence[str] = ("since",)
 
-    def __init__(self, *, file: Path, project: Project, **kwargs: Any) -> None:
-        """Create the task for a pipeline file and its project."""
+    def __init__(self, *, file: Path, project: Project, since: str = "", **kwargs: Any) -> None:
+        """Create the task.
+
+        Args:
+            file: The pipeline file.
+            project: Folders of pipelines, lake and jars.
+            since: Template of the instant from which commits count. Empty: the start of the DAG run.
+            kwargs: Further arguments of `BaseOperator`.
+        """
         super().__init__(**kwargs)
-        self.file, self.lake = str(file), project.lake
+        self.file, self.lake, self.since = str(file), project.lake, since
         self._commits: dict[str, Any] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Read from the ledger what was committed since the DAG run started.
+        """Read from the ledger what was committed since an instant, by default the start of the DAG run.
 
         Returns:
             The summary of `status_queries.committed_since`, which the asset's event has too.
@@ -290,7 +298,8 @@ class ReportSlices(BaseOperator):
         from tidemark.airflow.status_queries import committed_since  # noqa: PLC0415 - opens tables
 
         pipeline = load_pipeline(Path(self.file))
-        since = context["dag_run"].start_date or datetime.now(UTC) - timedelta(days=1)
+        started = context["dag_run"].start_date or datetime.now(UTC) - timedelta(days=1)
+        since = datetime.fromisoformat(self.since) if self.since else started
         commits = self._commits = committed_since(pipeline, self.lake, since)
         send_uncommitted_slices(pipeline, self.lake)
         if commits is None:

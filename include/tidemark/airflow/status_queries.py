@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow.dataset as ds
+from pyspark.sql import SparkSession
 
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.sides import SIDES
@@ -29,8 +30,11 @@ from tidemark.integrity.check import check_integrity
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.maintenance.vacuum import vacuum
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.quality.gx.data_docs import get_docs_index
 from tidemark.sources.completeness import measure_completeness
+from tidemark.spark.lazy_session import create_lazy_session
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK
 
@@ -38,6 +42,30 @@ AGREEMENT = ("same", "only_batch", "only_stream", "unexplained", "pending")
 """Columns of the table `agreement` that count rows."""
 MAX_LINES = 10
 """Maximum number of lines in an event, since Airflow's database stores each event."""
+
+
+class _SparkNeededError(Exception):
+    """Table logs do not answer a question of the planner."""
+
+
+def plan_outdated_slices(pipeline: Pipeline, lake: str) -> dict[str, Any] | None:
+    """Plan which committed slices have to run again, from settings and table logs.
+
+    Returns:
+        The plan (`Plan.to_dict`); None if Spark has to read rows.
+
+    Raises:
+        UserError: The planner refuses.
+    """
+
+    def refuse_to_start(**_: Any) -> SparkSession:
+        raise _SparkNeededError
+
+    try:
+        request = Request(reprocess=True, outdated=True)
+        return create_plan(create_lazy_session(refuse_to_start), pipeline, lake, request).to_dict()
+    except _SparkNeededError:
+        return None
 
 
 def are_committed(pipeline: Pipeline, lake: str, start: datetime, end: datetime) -> bool:

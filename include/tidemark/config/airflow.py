@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tidemark.config.base import Settings
 from tidemark.config.types import PositiveDuration, TimeZone
 
 PartitionKind = Literal["slice", "day"]
+
+
+class ApprovalLimits(Settings):
+    """Largest repair that runs without approval. Slices that follow a repaired one do not count."""
+
+    slices: int | None = Field(default=None, ge=0)
+    """Number of outdated slices. Default: unlimited."""
+    rows: int | None = Field(default=None, ge=0)
+    """Estimated number of input rows that these slices read. Default: unlimited."""
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
+        if self.slices is None and self.rows is None:
+            raise ValueError("has neither slices nor rows. Write one of them, such as slices: 24.")
+        return self
+
+
+class RepairSettings(Settings):
+    """Settings of the DAG NAME__repair, which runs outdated slices again once a person has approved the plan."""
+
+    every: PositiveDuration | None = None
+    """Interval of scheduled runs. Default: the DAG is started by hand only."""
+    approve_above: ApprovalLimits | None = None
+    """Limits above which a person must approve the plan. Below all of them, the repair runs at once. Default: a person
+    approves every repair."""
+    answer_within: PositiveDuration | None = None
+    """Time after which a plan without an answer counts as rejected. Default: unlimited."""
+    approvers: list[str] = []
+    """Ids of the Airflow users who may answer. Default: all users who may act on the DAG."""
 
 
 class AirflowSettings(Settings):
@@ -48,3 +77,5 @@ class AirflowSettings(Settings):
     their keys again. Default: none."""
     day_time_zone: TimeZone | None = None
     """IANA time zone of the days of NAME__days. Default: `slices.time_zone`, which is UTC by default."""
+    repair: RepairSettings = RepairSettings()
+    """When the DAG NAME__repair runs, and who approves what it does."""

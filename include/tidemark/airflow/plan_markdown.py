@@ -1,0 +1,91 @@
+"""Render the plan of a repair in Markdown, for the person who approves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tidemark.config import Pipeline
+from tidemark.formatting import format_count, format_estimate
+
+MAX_RANGES = 50
+"""Ranges of slices that a page lists at most."""
+
+
+def list_approval_reasons(pipeline: Pipeline, plan: Mapping[str, Any]) -> list[str]:
+    """List why a person has to approve a plan (`Plan.to_dict`); empty if nobody has to."""
+    limits = pipeline.airflow.repair.approve_above
+    reasons = []
+    if limits is None:
+        reasons.append("the pipeline file has no `airflow.repair.approve_above`, so each repair is approved")
+    else:
+        sizes = {"slices": (plan["slices"], limits.slices), "rows": (plan["estimated_rows"], limits.rows)}
+        reasons += [
+            f"{size:,} {name} are more than `airflow.repair.approve_above.{name}` ({limit:,})"
+            for name, (size, limit) in sizes.items()
+            if limit is not None and size > limit
+        ]
+    is_changed = any(part["reason"] == "changed input" for part in plan["slice_ranges"])
+    if is_changed and pipeline.on_input_delete == "refuse":
+        reasons.append("input rows were deleted or changed, and the pipeline file has `on_input_delete: refuse`")
+    return reasons
+
+
+def render_plan(plan: Mapping[str, Any], approval_reasons: Iterable[str]) -> str:
+    """Return a plan (`Plan.to_dict`) as Markdown: slices, reasons, cost, and the slices that may follow."""
+    figures = {
+        "input rows to read": format_estimate(plan["estimated_rows"], "row"),
+        "estimated time": _format_time(plan["estimate"]),
+        "Spark jobs": f"{len(plan['jobs']):,}",
+        "slices that may follow": _describe_following(plan["may_follow"]),
+        **{side: f"{source['table']}, version {source['version']}" for side, source in plan["inputs"].items()},
+    }
+    sections = [
+        f"**{plan['pipeline']}: {format_count(plan['slices'], 'outdated slice')} would run again**",
+        render_table(("slices", "number", "reason"), _list_ranges(plan["slice_ranges"])),
+        render_table(("", ""), figures.items()),
+        *_render_list("Notes", plan["notes"]),
+        *_render_list("A person is asked because", approval_reasons),
+    ]
+    return "\n\n".join(sections)
+
+
+def render_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table in Markdown."""
+    names = tuple(header)
+    lines = [names, ["---"] * len(names), *([_escape(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _list_ranges(slice_ranges: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    rows = [
+        (f"{part['from']} to {part['to']}", f"{part['slices']:,}", f"{part['reason']}: {part['explanation']}")
+        for part in slice_ranges[:MAX_RANGES]
+    ]
+    hidden = slice_ranges[MAX_RANGES:]
+    if hidden:
+        more = f"{format_count(len(hidden), 'range')} more"
+        rows.append((more, f"{sum(part['slices'] for part in hidden):,}", "see the XCom of the task plan"))
+    return rows
+
+
+def _describe_following(extents: list[dict[str, Any]]) -> str:
+    if not extents:
+        return "none"
+    count = format_count(sum(extent["slices"] for extent in extents), "slice")
+    return f"at most {count}, up to {extents[-1]['to']}: until their state no longer changes"
+
+
+def _format_time(estimate: Mapping[str, Any] | None) -> str:
+    if estimate is None:
+        return "no history yet"
+    return f"{estimate['seconds']:,.0f} s, give or take {estimate['error']:,.0f} s"
+
+
+def _render_list(title: str, lines: Iterable[str]) -> list[str]:
+    items = "\n".join(f"- {line}" for line in lines)
+    return [f"{title}:\n\n{items}"] if items else []
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", r"\|").replace("\n", " ")

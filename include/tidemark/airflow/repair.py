@@ -1,0 +1,115 @@
+"""The tasks of a repair: plan the outdated slices, let a person approve the plan, run what was approved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from tidemark.airflow.operators import RunSlices
+from tidemark.airflow.plan_markdown import list_approval_reasons, render_plan
+from tidemark.config import load_pipeline
+from tidemark.errors import UserError
+
+PLAN_TASK, APPROVE_TASK = "plan", "approve"
+APPROVED_AT = f"{{{{ (ti.xcom_pull(task_ids='{APPROVE_TASK}') or {{}}).get('responded_at', '') }}}}"
+"""Template of the instant of the approval; empty without one."""
+
+
+class PlanRepair(RunSlices):
+    """Operator that plans which committed slices have to run again, and runs none.
+
+    It reads settings and table logs in the worker. If they do not suffice, it submits `tidemark reprocess --dry-run`.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Plan, and log the plan.
+
+        Returns:
+            `plan` (`Plan.to_dict`), `markdown`, and `approval_reasons`, empty if nobody has to approve it.
+
+        Raises:
+            AirflowSkipException: No slice is outdated.
+            AirflowFailException: The planner refuses, with its reason.
+        """
+        from tidemark.airflow.status_queries import plan_outdated_slices  # noqa: PLC0415 - opens tables
+
+        try:
+            pipeline = load_pipeline(Path(self.file))
+            plan = plan_outdated_slices(pipeline, self.lake)
+        except UserError as error:
+            raise AirflowFailException(str(error)) from None
+        if plan is None:
+            self.log.info("table logs do not suffice to find the outdated slices, so Spark reads rows")
+            plan = self._submit_plan(context)
+        if not plan["slices"]:
+            raise AirflowSkipException("; ".join(plan["notes"]) or "no committed slice is outdated")
+        reasons = list_approval_reasons(pipeline, plan)
+        markdown = render_plan(plan, reasons)
+        self.log.info("%s", markdown)
+        return {"plan": plan, "markdown": markdown, "approval_reasons": reasons}
+
+    def _submit_plan(self, context: Context) -> dict[str, Any]:
+        """Plan in a Spark application. Its driver runs on this machine, so it writes the plan to a local file."""
+        with TemporaryDirectory() as folder:
+            file = Path(folder, "plan.json")
+            self.application_args = [*(self.application_args or ()), "--plan-file", str(file)]
+            super().execute(context)
+            plan: dict[str, Any] = json.loads(file.read_text())
+            return plan
+
+
+class ApproveRepair(ApprovalOperator):
+    """Operator that shows the plan and waits for a person, unless the pipeline file allows to go on without one."""
+
+    def __init__(
+        self, *, pipeline: str, answer_within: timedelta | None = None, approvers: Iterable[str] = (), **kwargs: Any
+    ) -> None:
+        """Create the task.
+
+        Args:
+            pipeline: Name of the pipeline.
+            answer_within: Time after which no answer counts as a rejection; None to wait forever.
+            approvers: Ids of the users who may answer; empty for all.
+            kwargs: Further arguments of `ApprovalOperator`, such as `notifiers`.
+        """
+        super().__init__(
+            subject=f"{pipeline}: run outdated slices again?",
+            body=f"{{{{ ti.xcom_pull(task_ids='{PLAN_TASK}')['markdown'] }}}}",
+            response_timeout=answer_within,
+            defaults=self.REJECT if answer_within else None,
+            assigned_users=[{"id": user, "name": user} for user in approvers] or None,
+            **kwargs,
+        )
+
+    def execute(self, context: Context) -> Any:
+        """Wait for a person, or return at once if nobody has to approve the plan."""
+        if context["ti"].xcom_pull(task_ids=PLAN_TASK)["approval_reasons"]:
+            return super().execute(context)
+        self.log.info("the plan is below airflow.repair.approve_above, so it runs without approval")
+        return {"chosen_options": [self.APPROVE], "responded_at": datetime.now(UTC), "responded_by_user": None}
+
+
+class RepairSlices(RunSlices):
+    """Operator that runs the approved slices again. The job refuses to run more than was approved."""
+
+    def execute(self, context: Context) -> None:
+        """Submit the job with the approved plan.
+
+        Raises:
+            AirflowFailException: The plan has changed since, or a retry of the job cannot succeed.
+            AirflowException: The job failed. A retry continues with the slices that are left.
+        """
+        plan = context["ti"].xcom_pull(task_ids=PLAN_TASK)["plan"]
+        with TemporaryDirectory() as folder:
+            file = Path(folder, "plan.json")
+            file.write_text(json.dumps(plan))
+            self.application_args = [*(self.application_args or ()), "--plan-file", str(file)]
+            super().execute(context)
