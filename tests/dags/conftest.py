@@ -73,6 +73,19 @@ def describe(environment):
     return run_script
 
 
+RANGE = {"from": "2024-01-01T02:00Z", "to": "2024-01-01T04:00Z", "slices": 2, "reason": "late arrival"}
+PLAN = {
+    "pipeline": "orders",
+    "slices": 2,
+    "estimated_rows": 1_200,
+    "slice_ranges": [RANGE | {"explanation": "rows arrived | late"}],
+    "jobs": [{}],
+    "estimate": {"seconds": 61.2, "error": 4.4},
+    "may_follow": [{"from": "2024-01-01T04:00Z", "to": "2024-01-01T08:00Z", "slices": 4}],
+    "inputs": {"left": {"table": "orders", "version": 7}, "right": {"table": "payments", "version": 3}},
+    "notes": ["a note"],
+}
+"""Plan of a repair, as JSON."""
 WAITING = """
 name: {name}
 dialect: flink-datastream

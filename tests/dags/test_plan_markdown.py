@@ -3,20 +3,8 @@
 import pytest
 
 from tests.conftest import write_pipeline
+from tests.dags.conftest import PLAN, RANGE
 from tidemark.airflow.plan_markdown import MAX_RANGES, list_approval_reasons, render_plan
-
-RANGE = {"from": "2024-01-01T02:00Z", "to": "2024-01-01T04:00Z", "slices": 2, "reason": "late arrival"}
-PLAN = {
-    "pipeline": "orders",
-    "slices": 2,
-    "estimated_rows": 1_200,
-    "slice_ranges": [RANGE | {"explanation": "rows arrived | late"}],
-    "jobs": [{}],
-    "estimate": {"seconds": 61.2, "error": 4.4},
-    "may_follow": [{"from": "2024-01-01T04:00Z", "to": "2024-01-01T08:00Z", "slices": 4}],
-    "inputs": {"left": {"table": "orders", "version": 7}, "right": {"table": "payments", "version": 3}},
-    "notes": ["a note"],
-}
 
 
 def test_plan_page_shows_slices_cost_ripple_and_why_a_person_is_asked():

@@ -25,7 +25,7 @@ FOREIGN = {
         "late_watermark", "local", "master", "memory", "micro_batches", "network", "plugins", "read", "serializer",
         "shuffle", "sparkContext", "sql", "submit", "task", "ui", "version", "multiple_watermark_policy",
     },
-    "airflow": {"deadline", "poll_interval", "pool", "wait_timeout", "sdk", "cfg", "watch_inputs"},
+    "airflow": {"deadline", "poll_interval", "pool", "repair", "wait_timeout", "sdk", "cfg", "watch_inputs"},
     "compare": {"every", "reference", "table"},
     "slices": {"end", "every", "start", "time_zone"},
     "report": {"html", "md", "json"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +20,7 @@ from tidemark.errors import UserError
 
 PLAN_TASK, APPROVE_TASK = "plan", "approve"
 APPROVED_AT = f"{{{{ (ti.xcom_pull(task_ids='{APPROVE_TASK}') or {{}}).get('responded_at', '') }}}}"
-"""Template of the instant of the approval; empty without one."""
+"""Template of the instant of a person's answer; empty without one."""
 
 
 class PlanRepair(RunSlices):
@@ -94,7 +94,7 @@ class ApproveRepair(ApprovalOperator):
         if context["ti"].xcom_pull(task_ids=PLAN_TASK)["approval_reasons"]:
             return super().execute(context)
         self.log.info("the plan is below airflow.repair.approve_above, so it runs without approval")
-        return {"chosen_options": [self.APPROVE], "responded_at": datetime.now(UTC), "responded_by_user": None}
+        return {"chosen_options": [self.APPROVE], "responded_by_user": None}
 
 
 class RepairSlices(RunSlices):
