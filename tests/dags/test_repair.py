@@ -21,8 +21,8 @@ def create_task(tmp_path):
     """Return a function that creates a task which submits a command."""
     write_pipeline(tmp_path / "orders.yaml")
 
-    def create(operator, *command):
-        file, project = tmp_path / "orders.yaml", Project(tmp_path)
+    def create(operator, *command, name="orders"):
+        file, project = tmp_path / f"{name}.yaml", Project(tmp_path)
         return operator(task_id="task", file=file, project=project, command=command, options=[], conn_id="spark")
 
     return create
@@ -79,6 +79,21 @@ def test_plan_without_outdated_slices_skips_later_tasks(monkeypatch, create_task
 
     with pytest.raises(AirflowSkipException, match="no committed slice is outdated"):
         create_task(PlanRepair, "reprocess").execute({})
+
+
+def test_plan_of_chain_names_earlier_pipelines_with_outdated_slices(monkeypatch, tmp_path, create_task):
+    write_pipeline(tmp_path / "orders.yaml", output_stream=True)
+    keys = [{"left": "left_k", "right": "k"}]
+    write_pipeline(tmp_path / "shipments.yaml", name="shipments", left={"pipeline": "orders"}, join__keys=keys)
+    plans = {"orders": PLAN, "shipments": PLAN | {"slices": 0, "notes": []}}
+    monkeypatch.setattr(status_queries, "plan_outdated_slices", lambda pipeline, _: plans[pipeline.name])
+
+    with pytest.raises(AirflowSkipException, match="orders has 2 outdated slices. Start orders__repair first"):
+        create_task(PlanRepair, "reprocess", name="shipments").execute({})
+
+    plans["orders"] = None
+    with pytest.raises(AirflowSkipException, match="orders has perhaps outdated slices. Start orders__repair first"):
+        create_task(PlanRepair, "reprocess", name="shipments").execute({})
 
 
 def test_refused_plan_fails_without_retry(monkeypatch, create_task):

@@ -39,16 +39,18 @@ class PlanRepair(RunSlices):
             AirflowSkipException: No slice is outdated.
             AirflowFailException: The planner refuses, with its reason.
         """
-        from tidemark.airflow.status_queries import plan_outdated_slices  # noqa: PLC0415 - opens tables
+        from tidemark.airflow import status_queries  # noqa: PLC0415 - opens tables
 
         try:
             pipeline = load_pipeline(Path(self.file))
-            plan = plan_outdated_slices(pipeline, self.lake)
+            plan = status_queries.plan_outdated_slices(pipeline, self.lake)
+            earlier = status_queries.describe_outdated_upstreams(pipeline, Path(self.file).parent, self.lake)
         except UserError as error:
             raise AirflowFailException(str(error)) from None
         if plan is None:
             self.log.info("table logs do not suffice to find the outdated slices, so Spark reads rows")
             plan = self._submit_plan(context)
+        plan["notes"] = [*plan["notes"], *earlier]
         if not plan["slices"]:
             raise AirflowSkipException("; ".join(plan["notes"]) or "no committed slice is outdated")
         reasons = list_approval_reasons(pipeline, plan)

@@ -25,6 +25,7 @@ from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.snapshot import DeltaSnapshot
 from tidemark.delta.table import DeltaTableHandle
+from tidemark.errors import UserError
 from tidemark.formatting import format_count
 from tidemark.integrity.check import check_integrity
 from tidemark.ledger.ledger import Ledger
@@ -66,6 +67,32 @@ def plan_outdated_slices(pipeline: Pipeline, lake: str) -> dict[str, Any] | None
         return create_plan(create_lazy_session(refuse_to_start), pipeline, lake, request).to_dict()
     except _SparkNeededError:
         return None
+
+
+def describe_outdated_upstreams(pipeline: Pipeline, folder: Path, lake: str) -> list[str]:
+    """Describe which pipelines before this one in a chain have outdated slices themselves, one line per pipeline.
+
+    Args:
+        pipeline: The pipeline.
+        folder: Folder of its file, which is searched first for the other files.
+        lake: The lake root.
+
+    Raises:
+        PipelineFileError: A file of the chain is not valid.
+    """
+    lines = []
+    for name in {upstream.pipeline: None for upstream in pipeline.upstreams.values()}:
+        upstream = load_pipeline(name, folder)
+        lines += describe_outdated_upstreams(upstream, folder, lake)
+        try:
+            plan = plan_outdated_slices(upstream, lake)
+        except UserError as error:
+            lines.append(f"{name} cannot be planned: {error}")
+            continue
+        if plan is None or plan["slices"]:
+            count = format_count(plan["slices"], "outdated slice") if plan else "perhaps outdated slices"
+            lines.append(f"{name} has {count}. Start {name}__repair first: it may change more slices here.")
+    return list(dict.fromkeys(lines))
 
 
 def are_committed(pipeline: Pipeline, lake: str, start: datetime, end: datetime) -> bool:
