@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from math import ceil
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.dataset as ds
 
 from tidemark.cli.quality_warnings import FailedExpectation, group_failures
 from tidemark.config import Pipeline
@@ -19,7 +16,6 @@ from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, from_micros
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import DeltaTableHandle
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS
 from tidemark.formatting import ToDict
 from tidemark.ledger.adoption import find_adoption
@@ -29,6 +25,7 @@ from tidemark.quality.pending_rejections import PendingRejection, list_pending_r
 from tidemark.quality.results_table import read_results
 from tidemark.quality.waivers import list_pending_waivers
 from tidemark.sources.upstream import read_upstreams
+from tidemark.tables.run_files import read_slice_rows
 from tidemark.tables.table_changes import open_tables
 from tidemark.timegrid.slices import Grid
 
@@ -120,7 +117,8 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
             tables=_table_sizes(tables),
             upstreams=_describe_upstreams(pipeline, lake, grid),
         )
-    lateness_by_reason = _read_lateness(tables.late, grid.datetime_of(since))
+    late_rows = read_late_rows(tables, grid, range(since, int(rows["number"].max()) + 1))
+    lateness_by_reason = {key: group["lateness_ms"] for key, group in late_rows.items()}
     last = rows.iloc[-1]
     jobs = rows.drop_duplicates("run")
     sides = {}
@@ -203,13 +201,12 @@ def _table_sizes(tables: PipelineTables) -> dict[str, dict[str, int]]:
     }
 
 
-def _read_lateness(late: str, since: datetime) -> dict[tuple[str, str], pd.Series[int]]:
-    """Read the lateness of the rows of table `late` in ms, by side and reason."""
-    table = DeltaTableHandle.open(late)
+def read_late_rows(tables: PipelineTables, grid: Grid, slices: range) -> dict[tuple[str, str], pd.DataFrame]:
+    """Read `lateness_ms` and `would_match` of the late and rejected rows of some slices, by side and reason."""
+    table = read_slice_rows(tables, "late", grid, slices, ["_slice", "side", "reason", "lateness_ms", "would_match"])
     if table is None:
         return {}
-    rows = table.read(["_slice", "side", "reason", "lateness_ms"], ds.field("_slice") >= pa.scalar(since)).to_pandas()
-    return {(str(side), str(reason)): rows["lateness_ms"] for (side, reason), rows in rows.groupby(["side", "reason"])}
+    return {(str(side), str(reason)): rows for (side, reason), rows in table.to_pandas().groupby(["side", "reason"])}
 
 
 def _quantiles(lateness: pd.Series[int]) -> dict[str, int]:

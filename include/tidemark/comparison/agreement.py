@@ -5,7 +5,9 @@ The table is not part of the ledger's protocol. A run reads it only for an expec
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
@@ -18,11 +20,14 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.formatting import quote_literal
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import COMPACT_EVERY
+from tidemark.timegrid.slices import Grid
 
 SCHEMA = """
     slice timestamp, compared_with string, reference string, compared_at timestamp, run string, same long,
     only_batch long, only_stream long, unexplained long, pending long, causes map<string, long>
 """
+_COUNTS = ("same", "only_batch", "only_stream", "unexplained", "pending")
+_COLUMNS = ("slice", "compared_with", "compared_at", "run", *_COUNTS, "causes")
 
 
 def save_agreement(
@@ -92,9 +97,26 @@ def find_due_slices(
 
 def _read_compared_runs(ledger: Ledger, table: str) -> dict[int, tuple[str | None, int]]:
     """Read by slice number which run was compared with a table, and how many rows were pending."""
-    log = DeltaTableHandle.open(ledger.tables.agreement)
+    return {number: (row["run"], row["pending"]) for number, row in read_agreement(ledger.tables, ledger.grid, table)}
+
+
+def read_agreement(
+    tables: PipelineTables, grid: Grid, table: str, where: ds.Expression | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read the stored agreement with a stream's table.
+
+    Args:
+        tables: the pipeline's tables.
+        grid: grid of the slices.
+        table: name of the stream's table in the comparison.
+        where: filter of the rows; None for all slices.
+
+    Yields:
+        Number of each slice, and its row. Rows of the stream that belong to no slice are left out.
+    """
+    log = DeltaTableHandle.open(tables.agreement)
     if log is None:
-        return {}
+        return
     in_table = (ds.field("compared_with") == table) & ds.field("slice").is_valid()
-    rows = log.read(["slice", "compared_with", "run", "pending"], in_table).to_pylist()
-    return {ledger.grid.number_at(to_micros(row["slice"])): (row["run"], row["pending"]) for row in rows}
+    for row in log.read(_COLUMNS, in_table if where is None else in_table & where).to_pylist():
+        yield grid.number_at(to_micros(row["slice"])), row

@@ -53,13 +53,19 @@ class Ledger:
     """Number of the last commit; 0 before the first."""
 
     @classmethod
-    def from_pipeline(cls, pipeline: Pipeline, lake: str) -> Ledger:
+    def from_pipeline(cls, pipeline: Pipeline, lake: str, *, applies_commits: bool = True) -> Ledger:
         """Read the ledger of a pipeline in a lake, and apply its commits to the tables.
+
+        Args:
+            pipeline: The pipeline.
+            lake: The lake root.
+            applies_commits: False to change no table, for read-only callers.
 
         Raises:
             UserError: The ledger belongs to another pipeline, or another version of Tidemark wrote it.
         """
-        ledger = cls.read(PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices))
+        read = cls.read if applies_commits else cls.read_without_sync
+        ledger = read(PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices))
         owners = set(ledger.rows["pipeline"].dropna()) if len(ledger.rows) else set()
         if owners - {pipeline.name}:
             raise UserError(
@@ -146,8 +152,7 @@ class Ledger:
             slices: Settings of the slices, whose `end` bounds the count.
             now: The instant.
         """
-        end = min(now, slices.end) if slices.end else now
-        return max(0, self.grid.number_at(to_micros(end)) - (self.last.number + 1 if self.last else 0))
+        return max(0, count_ended_slices(self.grid, slices, now) - (self.last.number + 1 if self.last else 0))
 
     def with_entries(self, entries: Iterable[Entry]) -> Ledger:
         """Return the ledger with further committed entries."""
@@ -208,3 +213,8 @@ class Ledger:
             grown.compact()
         else:
             open_tables[path] = grown
+
+
+def count_ended_slices(grid: Grid, slices: Slices, now: datetime) -> int:
+    """Count the slices of a pipeline that have ended by an instant; 0 or less before the end of the first one."""
+    return grid.number_at(to_micros(min(now, slices.end) if slices.end else now))

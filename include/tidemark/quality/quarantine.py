@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.types import format_instant
+from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.staging import StagedFiles
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import UserError
@@ -24,8 +25,9 @@ from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import read_newest_row
 from tidemark.ledger.transaction import LedgerTransaction
-from tidemark.tables.run_files import StagedRun, read_slices, stage_run
+from tidemark.tables.run_files import StagedRun, read_slice_rows, read_slices, stage_run
 from tidemark.tables.table_changes import QUARANTINED
+from tidemark.timegrid.slices import Grid
 
 RUN_COLUMN, FAILED_EXPECTATIONS_COLUMN = "_run", "_failed_expectations"
 """Columns of the table `quarantined` that `emissions` does not have: the run, and the names of failed expectations."""
@@ -62,10 +64,27 @@ class ReleaseResult(ToDict):
 
 def list_quarantined(pipeline: Pipeline, lake: str) -> list[QuarantinedGroup]:
     """List the rows in quarantine, grouped and ordered by slice and expectation."""
-    ledger = Ledger.from_pipeline(pipeline, lake)
+    return _group_quarantined(pipeline, _read_quarantined(Ledger.from_pipeline(pipeline, lake), _list_keys(pipeline)))
+
+
+def list_quarantined_of_slice(
+    pipeline: Pipeline, tables: PipelineTables, grid: Grid, number: int
+) -> list[QuarantinedGroup]:
+    """List the rows of a slice in quarantine, grouped and ordered by expectation, without changing a table."""
+    columns = ("_slice", RUN_COLUMN, FAILED_EXPECTATIONS_COLUMN, *_list_keys(pipeline))
+    rows = read_slice_rows(tables, QUARANTINED, grid, range(number, number + 1), columns)
+    return [] if rows is None else _group_quarantined(pipeline, rows.to_pylist())
+
+
+def _list_keys(pipeline: Pipeline) -> list[str]:
+    """Return the key columns of the output, whose values may be shown; empty without `expose_row_values`."""
+    return list(pipeline.join.key_output_columns) if pipeline.expose_row_values else []
+
+
+def _group_quarantined(pipeline: Pipeline, rows: Iterable[dict[str, Any]]) -> list[QuarantinedGroup]:
     keys = pipeline.join.key_output_columns
     groups: dict[tuple[datetime, str, str], list[dict[str, Any]]] = {}
-    for row in _read_quarantined(ledger, keys if pipeline.expose_row_values else []):
+    for row in rows:
         row_keys = {name: _format_value(row[name]) for name in keys if name in row}
         for expectation in row[FAILED_EXPECTATIONS_COLUMN]:
             groups.setdefault((row["_slice"], expectation, row[RUN_COLUMN]), []).append(row_keys)

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from tidemark.config import Expectation, Pipeline
 from tidemark.config.allowed_expectations import ALLOWED_ARGUMENTS
@@ -20,6 +21,7 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.formatting import ToDict
 from tidemark.quality.gx.expectations import get_expectation_name
 from tidemark.quality.results import ValidationResult
+from tidemark.tables.run_files import read_slice_rows
 from tidemark.timegrid.slices import Grid
 
 SCHEMA = pa.schema(
@@ -137,13 +139,24 @@ def _to_float(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def read_results(path: str) -> pd.DataFrame:
-    """Read the table `quality` or `rejection_results`, ordered by slice; empty if there is no table."""
+def read_results(path: str, where: ds.Expression | None = None) -> pd.DataFrame:
+    """Read the table `quality` or `rejection_results`, ordered by slice; empty if there is no table.
+
+    Args:
+        path: path of the table.
+        where: filter of its rows; None for all rows.
+    """
     log = DeltaTableHandle.open(path)
     if log is None:
         return pd.DataFrame(SCHEMA.empty_table().to_pydict())
-    rows: pd.DataFrame = log.read(SCHEMA.names).to_pandas().sort_values("slice", kind="stable")
+    rows: pd.DataFrame = log.read(SCHEMA.names, where).to_pandas().sort_values("slice", kind="stable")
     return rows
+
+
+def read_slice_results(tables: PipelineTables, grid: Grid, number: int) -> pd.DataFrame:
+    """Read the rows of a committed slice in the table `quality`; empty if there are none."""
+    rows = read_slice_rows(tables, "quality", grid, range(number, number + 1), SCHEMA.names)
+    return pd.DataFrame(SCHEMA.empty_table().to_pydict()) if rows is None else rows.to_pandas()
 
 
 def summarize_results(*tables: pd.DataFrame) -> list[ExpectationHistory]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
 from tidemark.delta.filesystem import is_uri, write_text
@@ -91,10 +91,15 @@ _HELPERS = {"narrative": narrative, "columns": select_columns, "format_count": f
 
 
 @cache
-def create_environment() -> Environment:
-    """Create the environment of the templates, with filters that format numbers, names and times."""
+def create_environment(package: str = "tidemark.report") -> Environment:
+    """Create the environment of a package's templates, with filters that format numbers, names and times.
+
+    Args:
+        package: Package with a folder `templates`. Those of this package can be included, too.
+    """
+    packages = dict.fromkeys((package, "tidemark.report"))
     environment = Environment(
-        loader=PackageLoader("tidemark.report"),
+        loader=ChoiceLoader([PackageLoader(name) for name in packages]),
         autoescape=select_autoescape(("html.j2",), default=False),
         undefined=StrictUndefined,
         trim_blocks=True,

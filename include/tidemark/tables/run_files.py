@@ -5,11 +5,13 @@ Readers see files only once a commit references them. Files of a run without a c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 from uuid import uuid4
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -123,6 +125,27 @@ def read_slices(spark: SparkSession, tables: PipelineTables, name: str, grid: Gr
         return None
     paths = [path for path, place in classify_files(log, name, grid, slices).items() if place != "outside"]
     return within(read_files(spark, log.path, log.schema, paths), name, grid, slices.start, slices.stop)
+
+
+def read_slice_rows(
+    tables: PipelineTables, name: str, grid: Grid, slices: range, columns: Collection[str]
+) -> pa.Table | None:
+    """Read columns of the rows of some slices into memory without Spark; None without a table.
+
+    Args:
+        tables: The pipeline's tables.
+        name: Name of a table whose rows have one slice each.
+        grid: The grid of slices.
+        slices: The slices.
+        columns: Names of columns, with that of the slice. Names that the table lacks are ignored.
+    """
+    log = DeltaTableHandle.open(getattr(tables, name))
+    if log is None:
+        return None
+    column, bounds = ds.field(SLICE_COLUMNS[name][0]), (slices.start, slices.stop)
+    first, end = (pa.scalar(grid.datetime_of(number), pa.timestamp("us", "UTC")) for number in bounds)
+    paths = [path for path, place in classify_files(log, name, grid, slices).items() if place != "outside"]
+    return log.read(columns, (column >= first) & (column < end), paths=paths)
 
 
 def classify_files(log: DeltaTableHandle, name: str, grid: Grid, slices: range) -> dict[str, Place]:
