@@ -1,9 +1,11 @@
 """Fixtures that run Airflow in other processes, with a new home folder and new pipelines."""
 
+import configparser
 import json
 import os
 import subprocess
 import sys
+import tomllib
 from datetime import datetime
 from pathlib import Path
 
@@ -51,6 +53,25 @@ def environment(tmp_path_factory):
         # A job of a few rows ends before the optimising compiler has paid off.
         "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+    }
+
+
+@pytest.fixture
+def provider_env(environment, tmp_path):
+    """Return variables of an Airflow that finds this checkout as an installed package."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    info = tmp_path / "site" / f"tidemark-{project['version']}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tidemark\nVersion: {project['version']}\n")
+    entry_points = configparser.ConfigParser()
+    entry_points.read_dict(project["entry-points"])
+    with (info / "entry_points.txt").open("w") as file:
+        entry_points.write(file)
+    path = os.pathsep.join([str(info.parent), str(PROJECT / "include"), os.environ.get("PYTHONPATH", "")])
+    return environment | {
+        "PYTHONPATH": path,
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
     }
 
 

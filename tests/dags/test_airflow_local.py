@@ -1,6 +1,7 @@
 """`bin/airflow-local` starts a real Airflow, whose scheduler runs DAGs, and ends all its processes."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
@@ -207,6 +209,19 @@ def count_emissions(spark, lake, name="clicked_views"):
     return Counter(map(tuple, rows.selectExpr("left_user", *times).collect()))
 
 
+def check_slice_pages(url):
+    """Check that the page of a pipeline shows its slices, and that a wrong token is refused, although all are admins.
+
+    `test_slice_pages_server.py` has an Airflow with a login.
+    """
+    with urlopen(f"{url}?show=match", timeout=120) as response:
+        page = response.read().decode()
+    slices = [f"2013-01-01T0{hour}:00Z" for hour in range(3)]
+    assert re.findall(r'class="match-equal" href="[^"]*/slices/([^"]+)"', page) == slices
+    with pytest.raises(HTTPError, match="403"):
+        urlopen(Request(url, headers={"Authorization": "Bearer wrong"}), timeout=120)
+
+
 def test_airflow_local_boots_runs_comparison_and_repair_and_stops_all_processes(
     spark, write, local_env, lake, telemetry
 ):
@@ -234,6 +249,7 @@ def test_airflow_local_boots_runs_comparison_and_repair_and_stops_all_processes(
         assert compare_runs["dag_runs"][0]["run_type"] == "asset_triggered"
         agreement = spark.read.format("delta").load(str(lake / "clicked_views" / "agreement"))
         assert [row["same"] for row in agreement.orderBy("slice").collect()] == [2, 1, 1]
+        check_slice_pages(api.removesuffix("/api/v2") + "/tidemark/pipelines/clicked_views")
         send(f"{api}/dags/clicked_views__compare", "PATCH", is_paused=True)
         instant = datetime.fromisoformat("2013-01-01T01:20Z")
         write("streamed", [("c", instant, "c", instant)], schema)

@@ -1,12 +1,10 @@
 """The provider as Airflow finds it, and what its settings change: deadlines, links, watched inputs, DAG bundles."""
 
-import configparser
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,29 +15,11 @@ from deltalake import write_deltalake
 
 from tests.dags.conftest import PROJECT
 from tidemark.airflow.connect_job import connect_address
-from tidemark.airflow_provider.links import DataDocsLink, SparkHistoryLink
+from tidemark.airflow_provider.links import DataDocsLink, QuarantineLink, ReportLink, SparkHistoryLink
 from tidemark.config.quality import DATA_DOCS_INDEX
 
+LINKS = ("DataDocsLink", "ReportLink", "QuarantineLink", "SparkHistoryLink")
 RULES = {side: f"{{table: {side}, complete: commit," for side in ("clicks", "views")}
-
-
-@pytest.fixture
-def provider_env(environment, tmp_path):
-    """Return variables of an Airflow that finds this checkout as an installed package."""
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    info = tmp_path / "site" / f"tidemark-{project['version']}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tidemark\nVersion: {project['version']}\n")
-    entry_points = configparser.ConfigParser()
-    entry_points.read_dict(project["entry-points"])
-    with (info / "entry_points.txt").open("w") as file:
-        entry_points.write(file)
-    path = os.pathsep.join([str(info.parent), str(PROJECT / "include"), os.environ.get("PYTHONPATH", "")])
-    return environment | {
-        "PYTHONPATH": path,
-        "AIRFLOW_HOME": str(tmp_path / "airflow"),
-        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-    }
 
 
 def run_airflow(environment, *arguments):
@@ -84,7 +64,7 @@ def test_provider_is_listed_with_deadline_links_and_watchers(watching_env):
     result = run_script(watching_env, "describe_provider.py")
 
     assert result["version"] == "0.1.0"
-    links = [f"tidemark.airflow_provider.links.{name}" for name in ("DataDocsLink", "SparkHistoryLink")]
+    links = [f"tidemark.airflow_provider.links.{name}" for name in LINKS]
     assert result["links"] == links
     assert result["plugins"] == ["tidemark.airflow_provider.plugin.TidemarkPlugin"]
     assert result["deadlines"] == ["tidemark.airflow_provider.deadlines.DataIntervalEnd"]
@@ -92,7 +72,7 @@ def test_provider_is_listed_with_deadline_links_and_watchers(watching_env):
     assert (result["lake_url"], result["spark_history_url"]) == ("https://files.example.com/lake/", "")
 
     assert result["deadlines_of_run"] == ["2013-01-01T02:00:00+00:00"], "an hour after the slice's end"
-    assert result["links_of_run"] == ["Data Docs", "Spark history"]
+    assert result["links_of_run"] == ["Comparison report", "Data Docs", "Spark history"]
     docs = f"https://files.example.com/lake/clicked_views/{DATA_DOCS_INDEX}"
     assert result["stored_links"] == [["report", "_link_DataDocsLink", docs]]
 
@@ -104,11 +84,13 @@ def test_provider_is_listed_with_deadline_links_and_watchers(watching_env):
 class Task:
     """Operator with Data Docs at a path, or without."""
 
-    def __init__(self, page):
-        self.page = page
+    def __init__(self, page, quarantined_pipeline=None):
+        self.page, self.quarantined_pipeline = page, quarantined_pipeline
 
     def find_data_docs(self):
         return self.page
+
+    find_report = find_data_docs
 
 
 def test_links_are_empty_without_address_or_page(monkeypatch):
@@ -117,7 +99,18 @@ def test_links_are_empty_without_address_or_page(monkeypatch):
     monkeypatch.setenv("AIRFLOW__TIDEMARK__SPARK_HISTORY_URL", "http://history:18080")
     assert DataDocsLink().get_link(Task(None), ti_key=None) == ""
     assert DataDocsLink().get_link(Task("p/index.html"), ti_key=None) == "https://files/p/index.html"
+    assert ReportLink().get_link(Task(None), ti_key=None) == ""
+    assert ReportLink().get_link(Task("p/report.html"), ti_key=None) == "https://files/p/report.html"
     assert SparkHistoryLink().get_link(Task(None), ti_key=None) == "http://history:18080"
+
+
+def test_quarantine_link_needs_quarantined_rows_and_pages(monkeypatch):
+    link = QuarantineLink()
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow/below/")
+    assert link.get_link(Task(None), ti_key=None) == ""
+    assert link.get_link(Task(None, "p"), ti_key=None) == "https://airflow/below/tidemark/pipelines/p"
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__SLICE_PAGES", "False")
+    assert link.get_link(Task(None, "p"), ti_key=None) == ""
 
 
 @pytest.mark.parametrize(

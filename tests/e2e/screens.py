@@ -11,6 +11,7 @@ from selenium.webdriver.common.by import By
 
 from tests.browser import is_browser_installed, open_headless_browser
 from tests.conftest import PROJECT
+from tests.dags.slice_lake import write_year
 from tests.e2e.scenario import NAME, create_step_printer, start_scenario
 from tests.e2e.services import find_postgres_programs
 from tests.processes import wait_for
@@ -36,13 +37,14 @@ class Photographer:
         driver.find_element(By.CSS_SELECTOR, "button[type=submit]").click()
         wait_for(lambda: driver.current_url.rstrip("/") == self.airflow, 60, "not logged in")
 
-    def take(self, name, page, *texts):
-        """Take a page once it shows some texts and its animations have ended."""
-        self.browser.open(page, WIDTH, HEIGHT)
+    def take(self, name, page, *texts, height=HEIGHT, in_frame=()):
+        """Take a page once it and its frame show some texts, and its animations have ended."""
+        self.browser.open(page, WIDTH, height)
 
         def is_drawn():
             page_text = self.browser.evaluate("document.body.innerText")
-            return all(text in page_text for text in texts)
+            frame_text = self.browser.evaluate("document.querySelector('iframe')?.contentDocument?.body?.innerText")
+            return all(text in page_text for text in texts) and all(text in (frame_text or "") for text in in_frame)
 
         wait_for(is_drawn, 60, f"{name}: {texts} did not show")
         if handles := self.browser.driver.find_elements(By.CSS_SELECTOR, "[data-panel-resize-handle-id]"):
@@ -78,6 +80,14 @@ def take_all(scenario, browser, folder):
     photographer.take("airflow-asset", asset_page, f"{NAME}__reprocess", "Asset Events")
     photographer.take("data-docs", next((scenario.lake / NAME / "gx").rglob("index.html")), "Validation Results")
     photographer.take("spark-history", scenario.history, f"{NAME} 2024-01-01")
+    take_slices(photographer, scenario.airflow.home / "pipelines", scenario.lake)
+
+
+def take_slices(photographer, pipelines, lake):
+    """Take the page of a pipeline with a year of slices, in Airflow's navigation."""
+    year = write_year(pipelines, lake, "payments").pipeline.name
+    page = f"{photographer.airflow}/plugin/tidemark/tidemark/pipelines/{year}"
+    photographer.take("airflow-slices", page, "Browse", height=1130, in_frame=("Needs attention", "rejected"))
 
 
 if __name__ == "__main__":

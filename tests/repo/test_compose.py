@@ -272,7 +272,7 @@ def test_compose_services_mount_lake_at_same_path(services):
         if volume.startswith("lake")
     }
     assert lakes["airflow-scheduler"] == lakes["spark-worker"]
-    assert lakes["airflow-triggerer"] == f"{lakes['spark-worker']}:ro"
+    assert lakes["airflow-triggerer"] == lakes["airflow-api-server"] == f"{lakes['spark-worker']}:ro"
     lake = services["airflow-scheduler"]["environment"]["TIDEMARK_LAKE"]
     assert lakes["spark-worker"] == f"lake:{lake}"
 

@@ -26,7 +26,7 @@ from tidemark.airflow.connect_job import ConnectJob, connect_address
 from tidemark.airflow.metrics import send_agreement_metrics, send_commit_metrics, send_uncommitted_slices
 from tidemark.airflow.project import Project
 from tidemark.airflow.triggers import InputsComplete
-from tidemark.airflow_provider.links import DataDocsLink, SparkHistoryLink
+from tidemark.airflow_provider.links import DataDocsLink, QuarantineLink, ReportLink, SparkHistoryLink
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.cluster import SPARK_SECRET_VARIABLE
 from tidemark.config.notify import Receiver, get_connection_variable
@@ -132,7 +132,7 @@ def _find_data_docs(file: Path | str, lake: str) -> str | None:
 class RunSlices(SparkSubmitOperator):
     """Operator that submits a `tidemark` command to the Spark of the pipeline's connection."""
 
-    operator_extra_links = (DataDocsLink(), SparkHistoryLink())
+    operator_extra_links = (DataDocsLink(), ReportLink(), SparkHistoryLink())
 
     def __init__(
         self, *, file: Path, project: Project, options: list[str], command: Sequence[str] = ("run",), **kwargs: Any
@@ -185,6 +185,12 @@ class RunSlices(SparkSubmitOperator):
     def find_data_docs(self) -> str | None:
         """Return the path of the pipeline's Data Docs below the lake root, for the task's link."""
         return _find_data_docs(self.file, self.lake)
+
+    def find_report(self) -> str | None:
+        """Return the path of the comparison's report below the lake root, for the task's link."""
+        from tidemark.airflow.status_queries import find_report  # noqa: PLC0415 - opens storage
+
+        return find_report(load_pipeline(self.file), self.lake)
 
     def get_openlineage_facets_on_start(self) -> Any:
         """Return the lineage that OpenLineage sends when the task starts and when it ends."""
@@ -270,7 +276,7 @@ def _parse_error(line: str) -> str | None:
 class ReportSlices(BaseOperator):
     """Operator that logs what the run committed and attaches it to the event of the asset."""
 
-    operator_extra_links = (DataDocsLink(),)
+    operator_extra_links = (DataDocsLink(), QuarantineLink())
     template_fields: Sequence[str] = ("since",)
 
     def __init__(self, *, file: Path, project: Project, since: str = "", **kwargs: Any) -> None:
@@ -313,6 +319,12 @@ class ReportSlices(BaseOperator):
     def find_data_docs(self) -> str | None:
         """Return the path of the pipeline's Data Docs below the lake root, for the task's link."""
         return _find_data_docs(self.file, self.lake)
+
+    @property
+    def quarantined_pipeline(self) -> str | None:
+        """Name of the pipeline if the run committed slices with rows in quarantine, for the task's link."""
+        commits = self._commits or {}
+        return commits.get("pipeline") if commits.get("quality", {}).get("quarantined") else None
 
     def get_openlineage_facets_on_complete(self, _: Any) -> Any:
         """Return the lineage of the committed slices for OpenLineage."""

@@ -41,6 +41,8 @@ from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK
 
 AGREEMENT = ("same", "only_batch", "only_stream", "unexplained", "pending")
 """Columns of the table `agreement` that count rows."""
+REPORT_PAGE = "report.html"
+"""Name of a comparison's report in the folder of a pipeline's tables, to which pages of Airflow link."""
 MAX_LINES = 10
 """Maximum number of lines in an event, since Airflow's database stores each event."""
 
@@ -167,7 +169,15 @@ def find_data_docs(pipeline: Pipeline, lake: str) -> str | None:
 
     An output outside the lake root has no such path.
     """
-    page = get_docs_index(PipelineTables.from_config(pipeline, lake))
+    return _find_page(get_docs_index(PipelineTables.from_config(pipeline, lake)), lake)
+
+
+def find_report(pipeline: Pipeline, lake: str) -> str | None:
+    """Return the path below the lake root of the report (`REPORT_PAGE`) in the pipeline's folder; None without it."""
+    return _find_page(f"{PipelineTables.from_config(pipeline, lake).root}/{REPORT_PAGE}", lake)
+
+
+def _find_page(page: str, lake: str) -> str | None:
     path = page.removeprefix(f"{lake.rstrip('/')}/")
     return path if path != page and has_file(lake, path) else None
 

@@ -12,7 +12,7 @@ from tidemark.airflow_provider.settings import OPTIONS, SECTION
 
 _NAME = "Tidemark"
 _PLUGIN = "tidemark"
-_LINKS = ("DataDocsLink", "SparkHistoryLink")
+_LINKS = ("DataDocsLink", "ReportLink", "QuarantineLink", "SparkHistoryLink")
 
 
 def has_provider() -> bool:

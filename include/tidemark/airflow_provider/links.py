@@ -1,4 +1,4 @@
-"""Link tasks to pages about their results: Data Docs and Spark's history server.
+"""Link tasks to pages about their results: Data Docs, reports, slices in quarantine, and Spark's history server.
 
 Airflow stores a link when its task ends, and shows no button for an empty one.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk import BaseOperatorLink
 
-from tidemark.airflow_provider.settings import read_option
+from tidemark.airflow_provider.settings import PAGES_PATH, has_slice_pages, read_option
 
 
 class DataDocsLink(BaseOperatorLink):
@@ -22,6 +22,31 @@ class DataDocsLink(BaseOperatorLink):
         base = read_option("lake_url").rstrip("/")
         page = operator.find_data_docs() if base else None
         return f"{base}/{page}" if page else ""
+
+
+class ReportLink(BaseOperatorLink):
+    """Link to the report of a pipeline's comparison: needs `lake_url`, and `report.html` in the pipeline's folder."""
+
+    name = "Comparison report"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's
+        """Return the address of the report; empty if nothing serves it, or if it does not exist."""
+        base = read_option("lake_url").rstrip("/")
+        page = operator.find_report() if base else None
+        return f"{base}/{page}" if page else ""
+
+
+class QuarantineLink(BaseOperatorLink):
+    """Link to the slices of a pipeline: needs rows in quarantine, `slice_pages`, and Airflow's `[api] base_url`."""
+
+    name = "Quarantine"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's
+        """Return the address of the slices; empty if the task committed none with rows in quarantine."""
+        from airflow.sdk.configuration import conf  # noqa: PLC0415 - as in `read_option`
+
+        base, name = conf.get("api", "base_url", fallback="").rstrip("/"), operator.quarantined_pipeline
+        return f"{base}/{PAGES_PATH}/pipelines/{name}" if base and name and has_slice_pages() else ""
 
 
 class SparkHistoryLink(BaseOperatorLink):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 SECTION = "tidemark"
+PAGES_PATH = "tidemark"
+"""Path of the pages of slices below the address of Airflow."""
 
 
 def _describe(description: str, example: str) -> dict[str, Any]:
@@ -38,6 +40,22 @@ OPTIONS: dict[str, dict[str, Any]] = {
     ),
 }
 """Options of the section by name, in Airflow's schema of a provider."""
+
+
+OPTIONS["slice_pages"] = {
+    "description": "True to show the slices of each pipeline in Airflow's UI. The API server then reads the lake.",
+    "version_added": "0.1.0",
+    "type": "boolean",
+    "example": "False",
+    "default": "True",
+}
+
+
+def has_slice_pages() -> bool:
+    """Return True if Airflow's UI shows the slices of pipelines."""
+    from airflow.sdk.configuration import conf  # noqa: PLC0415 - as in `read_option`
+
+    return bool(conf.getboolean(SECTION, "slice_pages", fallback=True))
 
 
 def read_option(name: str) -> str:

@@ -1,0 +1,63 @@
+"""List the commands that repair a slice, by its state."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tidemark.airflow.web.slice_states import SliceSummary
+from tidemark.config import Pipeline
+from tidemark.config.candidate_version import format_cli_arguments
+from tidemark.quality.gx.expectations import get_expectation_name
+from tidemark.quality.quarantine import abbreviate_expectation_name
+
+
+@dataclass(frozen=True)
+class RepairCommand:
+    """A command, and what it does."""
+
+    purpose: str
+    command: str
+
+
+def list_commands(
+    pipeline: Pipeline, summary: SliceSummary, start: str, end: str, failed: Sequence[str] = ()
+) -> Iterator[RepairCommand]:
+    """Yield the commands for consecutive slices in one state, the most useful first.
+
+    Args:
+        pipeline: The pipeline.
+        summary: State of the slices, and their match with the stream.
+        start: Start of the first slice (inclusive).
+        end: End of the last slice (exclusive).
+        failed: Names of the expectations for which the first slice was rejected.
+    """
+    name, state = format_cli_arguments(pipeline), summary.state
+    if state == "rejected":
+        yield RepairCommand("Show which expectation failed", f"tidemark quality show {name}")
+        yield RepairCommand("Run it again, after the cause is removed", f"tidemark run {name} --to {end}")
+        yield from _list_waivers(pipeline, start, failed)
+    elif state == "stale":
+        yield RepairCommand("Run stale slices again", f"tidemark run {name} --to {end}")
+    elif state == "due":
+        yield RepairCommand("Show what it waits for", f"tidemark plan {name} --to {end}")
+        yield RepairCommand("Run the slices up to it", f"tidemark run {name} --to {end}")
+    elif state == "quarantined":
+        yield RepairCommand("Show the withheld rows", f"tidemark quarantine list {name}")
+        yield RepairCommand("Publish them", f"tidemark quarantine release {name} --slice {start}")
+    if summary.match not in {None, "equal"}:
+        yield RepairCommand("Compare with the stream again", f"tidemark compare run {name} --from {start} --to {end}")
+    if state not in {"due", "rejected"}:
+        yield RepairCommand("Compute it again", f"tidemark reprocess {name} --from {start} --to {end}")
+
+
+def _list_waivers(pipeline: Pipeline, start: str, failed: Sequence[str]) -> Iterator[RepairCommand]:
+    names = [get_expectation_name(expectation) for expectation in pipeline.quality]
+    for expectation in failed:
+        word = shlex.quote(abbreviate_expectation_name(expectation, names))
+        yield RepairCommand(
+            f"Publish it at the next run although it fails {expectation}",
+            f"tidemark quality waive {format_cli_arguments(pipeline)} --slice {start} --expectation {word} "
+            "--reason TEXT",
+        )
