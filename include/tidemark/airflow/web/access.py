@@ -23,10 +23,8 @@ ProjectDep = Annotated[Project, Depends(open_project)]
 def get_readable_pipeline(name: str, request: Request, user: GetUserDep, project: ProjectDep) -> Pipeline:
     """Return the pipeline of a path if the user may read its DAG NAME__slice.
 
-    Permission is checked first, so that the answer does not show which pipelines exist.
-
-    Raises:
-        HTTPException: 403 without permission, 404 if there is no such pipeline.
+    The answer is 403 without permission, and 404 if there is no such pipeline. Permission is checked first, so that
+    the answer does not show which pipelines exist.
     """
     requires_access_dag("GET", param_dag_id=_get_dag_id(name))(request, user)
     pipeline = find_pipeline(project, name)

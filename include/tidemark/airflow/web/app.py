@@ -137,11 +137,7 @@ def get_script() -> Response:
 
 
 def refuse() -> None:
-    """Answer requests of logged-in users for paths and methods that do not exist.
-
-    Raises:
-        HTTPException: Always.
-    """
+    """Answer requests of logged-in users for paths and methods that do not exist with 404."""
     raise HTTPException(status.HTTP_404_NOT_FOUND, "There is no such page. Start at the list of pipelines.")
 
 
