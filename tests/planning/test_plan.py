@@ -1,6 +1,7 @@
 """Tests of a plan's jobs and commands as people read them, without Spark."""
 
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,7 +55,8 @@ def test_proposed_command_of_a_reprocess_is_for_slices_that_it_does_not_run(tmp_
     [([], [(1, 3), (5, 9)]), ([7, 20], [(1, 3), (5, 7)]), ([20, 5], [(1, 3)]), ([2], [(1, 2)]), ([0], [])],
 )
 def test_outdated_slices_after_stale_slice_of_previous_pipeline_wait(ends, readable):
-    upstreams = [UpstreamState("left", "orders", end, stale_slice=end, drained_slice=None) for end in ends]
+    ledger = SimpleNamespace(last=None)
+    upstreams = [UpstreamState("left", "orders", "orders", end, end, None, ledger) for end in ends]
     outdated = [SliceRange(slices, "changed input", "") for slices in (range(5, 9), range(1, 3))]
 
     ranges = list_readable_ranges(outdated, upstreams)
