@@ -95,7 +95,7 @@ def test_reprocess_moves_late_arriving_rows_to_their_slice(
     assert {row[2] for row in read_output()[1]} == {777, 877}, "late for the watermark, because slice 4 read it"
 
     plan, results = plan_and_run(settings, reprocess=True, start=at(1), end=at(2))
-    assert "slices from 2024-01-01T02:00Z on follow" in plan.notes[0]
+    assert "slices from 2024-01-01T02:00Z on also run again" in plan.notes[0]
     assert {1, 2, 4} <= {number for result in results for number in result.slices}, "slice 4 had read the rows"
     assert read_output() == expected_from_scratch(at(6))
     assert read_ledger(settings).entry(4).late_arriving_rows == 0
