@@ -64,7 +64,7 @@ def test_provider_is_listed_with_deadline_links_and_watchers(watching_env):
     result = run_script(watching_env, "describe_provider.py")
 
     assert result["version"] == "0.1.0"
-    links = [f"tidemark.airflow_provider.links.{name}" for name in LINKS]
+    links = sorted(f"tidemark.airflow_provider.links.{name}" for name in LINKS)
     assert result["links"] == links
     assert result["plugins"] == ["tidemark.airflow_provider.plugin.TidemarkPlugin"]
     assert result["deadlines"] == ["tidemark.airflow_provider.deadlines.DataIntervalEnd"]
