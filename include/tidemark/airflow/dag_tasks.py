@@ -1,0 +1,195 @@
+"""Tasks of a pipeline's DAGs, by kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tidemark.airflow.assets import input_assets, output_assets
+from tidemark.airflow.dag_options import Kind
+from tidemark.airflow.operators import ReportSlices, RunSlices, VacuumTables, VerifyTables, WaitForInputs
+from tidemark.airflow.project import Project
+from tidemark.airflow.repair import APPROVE_TASK, APPROVED_AT, PLAN_TASK, ApproveRepair, PlanRepair, RepairSlices
+from tidemark.config import Pipeline
+
+INTERVAL = ("{{ data_interval_start | ts }}", "{{ data_interval_end | ts }}")
+RANGE_PARAMS = ("{{ params['from'] }}", "{{ params['to'] }}")
+PLANNED = tuple(f"{{{{ ti.xcom_pull(task_ids='{PLAN_TASK}')['plan']['{end}'] }}}}" for end in ("from", "to"))
+"""Templates of the bounds of a planned repair."""
+POOLS = "TIDEMARK_POOLS"
+"""Environment variable: if set, each pipeline's jobs run in a pool of its name (`tidemark.airflow.pools`)."""
+
+
+def add_slice_tasks(
+    pipeline: Pipeline,
+    file: Path,
+    project: Project,
+    start: str,
+    end: str,
+    extra_options: list[str] | None = None,
+    spark_conf: Mapping[str, str] | None = None,
+    waits_unless: str = "false",
+) -> None:
+    """Add the tasks wait, run and report."""
+    wait = WaitForInputs(
+        task_id="wait",
+        file=file,
+        project=project,
+        start=start,
+        end=end,
+        unless=f"{{{{ {waits_unless} }}}}",
+        inlets=input_assets(pipeline),
+    )
+    asset_options = (
+        ["--skip-asset-check"] if any(s.complete and s.complete.asset for s in (pipeline.left, pipeline.right)) else []
+    )
+    options = ["--from", start, "--to", end, *(extra_options or []), *asset_options]
+    run = _create_run_task(pipeline, file, project, spark_conf, f"{pipeline.name} {start} to {end}", options)
+    wait >> run >> _create_report_task(pipeline, file, project)
+
+
+def _create_run_task(
+    pipeline: Pipeline,
+    file: Path,
+    project: Project,
+    spark_conf: Mapping[str, str] | None,
+    name: str,
+    options: list[str],
+    command: tuple[str, ...] = ("run",),
+    task_id: str = "run",
+    operator: type[RunSlices] = RunSlices,
+) -> RunSlices:
+    airflow_settings = pipeline.airflow
+    pool = airflow_settings.pool or (pipeline.name if os.environ.get(POOLS) else None)
+    return operator(
+        task_id=task_id,
+        name=name,
+        file=file,
+        project=project,
+        command=command,
+        options=options,
+        conn_id=airflow_settings.connection,
+        conf=dict(spark_conf or {}) or None,
+        execution_timeout=airflow_settings.execution_timeout,
+        inlets=input_assets(pipeline),
+        **({"pool": pool} if pool else {}),
+    )
+
+
+def _create_report_task(pipeline: Pipeline, file: Path, project: Project, since: str = "") -> ReportSlices:
+    """Create the report task, for commits since an instant (a template; by default the start of the DAG run).
+
+    As a teardown it also runs after a failed job, and the DAG run still fails.
+    """
+    report = ReportSlices(
+        task_id="report",
+        file=file,
+        project=project,
+        since=since,
+        outlets=output_assets(pipeline, project.lake),
+        depends_on_past=False,
+    )
+    report.as_teardown()
+    return report
+
+
+def _slice_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
+    add_slice_tasks(pipeline, file, project, *INTERVAL, spark_conf=spark_conf)
+
+
+def _range_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
+    extra_options = [
+        *("--slices-per-job", "{{ params['slices_per_job'] }}"),
+        "--{{ '' if params['ignore_completeness'] else 'no-' }}ignore-completeness",
+    ]
+    add_slice_tasks(
+        pipeline, file, project, *RANGE_PARAMS, extra_options, spark_conf, waits_unless="params['ignore_completeness']"
+    )
+
+
+def _reprocess_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
+    start, end = RANGE_PARAMS
+    arguments = ["--from", start, "--to", end, "--{{ '' if params['dry_run'] else 'no-' }}dry-run"]
+    run = _create_run_task(
+        pipeline, file, project, spark_conf, f"{pipeline.name} again {start} to {end}", arguments, ("reprocess",)
+    )
+    run >> _create_report_task(pipeline, file, project)
+
+
+def _repair_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
+    """Add the tasks plan, approve, reprocess, compare (if the pipeline has it) and report."""
+
+    def create_task(
+        task_id: str, operator: type[RunSlices], command: tuple[str, ...], options: list[str] | None = None
+    ) -> RunSlices:
+        name = f"{pipeline.name} repair, {task_id}"
+        return _create_run_task(pipeline, file, project, spark_conf, name, options or [], command, task_id, operator)
+
+    settings = pipeline.airflow.repair
+    approve = ApproveRepair(
+        task_id=APPROVE_TASK,
+        pipeline=pipeline.name,
+        answer_within=settings.answer_within,
+        approvers=settings.approvers,
+    )
+    run = create_task("reprocess", RepairSlices, ("reprocess", "--outdated"))
+    create_task(PLAN_TASK, PlanRepair, ("reprocess", "--outdated", "--dry-run")) >> approve >> run
+    report = _create_report_task(pipeline, file, project, APPROVED_AT)
+    if pipeline.compare:
+        # With `every`, later slices are left to NAME__compare: the stream may not have written their rows.
+        interval = ["--from", PLANNED[0], "--to", PLANNED[1]] if pipeline.compare.every else []
+        compare = create_task("compare", RunSlices, ("compare", "run", "--save"), ["--only-due", *interval])
+        run >> compare >> report
+    else:
+        run >> report
+
+
+def _landed_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
+    """Add the tasks run and report. The job runs the slices whose inputs are complete, if any."""
+    run = _create_run_task(pipeline, file, project, spark_conf, f"{pipeline.name} landed", [])
+    run >> _create_report_task(pipeline, file, project)
+
+
+def _compare_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
+    """Add the comparison task. With `every`, it also compares slices that earlier runs found uncommitted."""
+    interval = ["--from", INTERVAL[0], "--to", INTERVAL[1]] if pipeline.compare and pipeline.compare.every else []
+    options = ["--only-due", *interval]
+    command = ("compare", "run", "--save")
+    _create_run_task(
+        pipeline, file, project, spark_conf, f"{pipeline.name} compared", options, command, task_id="compare"
+    )
+
+
+def _maintenance_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
+    """Add the tasks compact, vacuum and verify.
+
+    Expiring checkpoints may need Spark to find those that a plan still needs. Only then is vacuum submitted.
+    """
+
+    def create_submitted_task(name: str, label: str, *options: str) -> RunSlices:
+        command = ("tables", name, *options)
+        return _create_run_task(
+            pipeline, file, project, spark_conf, f"{pipeline.name} {label}", [], command, task_id=name
+        )
+
+    vacuum = (
+        create_submitted_task("vacuum", "vacuumed", "--yes")
+        if pipeline.retention.checkpoints
+        else VacuumTables(task_id="vacuum", file=file, project=project)
+    )
+    vacuum >> VerifyTables(task_id="verify", file=file, project=project)
+    if pipeline.compact:
+        create_submitted_task("compact", "compacted") >> vacuum
+
+
+TASKS: Mapping[Kind, Callable[[Pipeline, Path, Project, Mapping[str, str] | None], None]] = {
+    "slice": _slice_tasks,
+    "range": _range_tasks,
+    "reprocess": _reprocess_tasks,
+    "repair": _repair_tasks,
+    "landed": _landed_tasks,
+    "compare": _compare_tasks,
+    "maintenance": _maintenance_tasks,
+}
+"""Function that adds the tasks of a pipeline file to the current DAG, with further Spark settings."""
