@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -51,8 +51,6 @@ class WrittenOutput:
 
 def write_output(spark: SparkSession, spec: JobSpec, replayed: ReplayResult, file_count: int) -> WrittenOutput:
     """Write emissions, late rows and checkpoint. Late rows and a small checkpoint get `file_count` files each."""
-    if spec.plan.pipeline.output_stream:  # which reads the emissions twice
-        replayed = replace(replayed, joined=materialize(replayed.joined))
     # In parallel, because planning a write takes seconds and keeps one core busy.
     with ThreadPoolExecutor(max_workers=4) as pool:
         emissions_future = pool.submit(_write_emissions, spark, spec, replayed)
