@@ -158,8 +158,8 @@ def _require_complete_read(spec: JobSpec, replayed: ReplayResult) -> None:
 def _require_all_emissions(spec: JobSpec, replayed: ReplayResult) -> None:
     """Check that the job has read each row that the previous joins of a chain have emitted, in each slice.
 
-    Slices that have run again meanwhile are left out, and inputs that are filtered, because the filter can be at the
-    source. The next run reads them again.
+    Slices that have run again meanwhile are left out: the next run reads them again. Jobs with late-arriving rows are
+    left out, and inputs that are filtered, because the filter can be at the source.
 
     Raises:
         FaultError: The number of rows differs.
@@ -173,7 +173,8 @@ def _require_all_emissions(spec: JobSpec, replayed: ReplayResult) -> None:
             if (count := int(counts[f"{upstream.side}_rows"][number])) != expected:
                 raise FaultError(
                     f"input {source.table}: slice {grid.label(number)} has {count:,} rows, but {upstream.pipeline} has "
-                    f"emitted {expected:,}. Nothing was published. Reprocess that slice of {upstream.pipeline}."
+                    f"emitted {expected:,}. Nothing was published. Run tidemark reprocess {upstream.cli_arguments} "
+                    f"--from {grid.label(number)} --to {grid.label(number + 1)} first."
                 )
 
 

@@ -10,6 +10,7 @@ from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.config.sides import SideName
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.timegrid.slices import Grid
@@ -32,27 +33,33 @@ class UpstreamState:
     """Last slice before its inputs ended (`--drain`); None if they have not ended."""
     ledger: Ledger
     """Its ledger, as it was read."""
+    ledger_version: int | None = None
+    """Version of the ledger's table before it was read; None if unknown."""
 
     @classmethod
-    def from_ledger(cls, side: SideName, pipeline: str, cli_arguments: str, ledger: Ledger) -> UpstreamState:
+    def from_ledger(
+        cls, side: SideName, pipeline: str, cli_arguments: str, ledger: Ledger, ledger_version: int | None
+    ) -> UpstreamState:
         """Find the state of a pipeline by its ledger."""
         numbers, stale_slice = list(ledger.entries), min(stale(ledger), default=None)
         gap = next((number + 1 for number in numbers if number + 1 not in ledger.entries), None)
         end = gap if stale_slice is None or gap is None else min(gap, stale_slice)
         drained = ledger.last.number if ledger.last and ledger.last.drained else None
-        return cls(side, pipeline, cli_arguments, end, stale_slice, drained, ledger)
+        return cls(side, pipeline, cli_arguments, end, stale_slice, drained, ledger, ledger_version)
 
     def count_emissions(self, slices: range) -> dict[int, int]:
         """Count the emissions of slices in its output stream, by slice.
 
         Slices that have changed since its ledger was read are left out, and those of which rows were erased.
         """
-        current = Ledger.read_without_sync(self.ledger.tables, self.ledger.grid).entries
+        tables = self.ledger.tables
+        is_unchanged = self.ledger_version is not None and _find_version(tables) == self.ledger_version
+        ledger = self.ledger if is_unchanged else Ledger.read_without_sync(tables, self.ledger.grid)
         entries = (entry for number in slices if (entry := self.ledger.entry(number)))
         return {
             entry.number: entry.emissions
             for entry in entries
-            if entry.emissions is not None and entry.erasures is None and entry == current.get(entry.number)
+            if entry.emissions is not None and entry.erasures is None and entry == ledger.entry(entry.number)
         }
 
     def explain(self, grid: Grid) -> str:
@@ -80,15 +87,19 @@ def read_upstreams(pipeline: Pipeline, lake: str, *, applies_commits: bool) -> l
         applies_commits: Apply commits of their ledgers that their tables lack, so that a reader sees all rows.
     """
     grid, read = Grid.from_config(pipeline.slices), Ledger.read if applies_commits else Ledger.read_without_sync
-    return [
-        UpstreamState.from_ledger(
-            side,
-            upstream.pipeline,
-            format_upstream_arguments(pipeline, side),
-            read(_locate_tables(getattr(pipeline, side), lake), grid),
-        )
-        for side, upstream in pipeline.upstreams.items()
-    ]
+    states = []
+    for side, upstream in pipeline.upstreams.items():
+        tables = _locate_tables(getattr(pipeline, side), lake)
+        # Before the ledger: a commit in between then counts as a change of what was read.
+        version = _find_version(tables)
+        arguments = format_upstream_arguments(pipeline, side)
+        states.append(UpstreamState.from_ledger(side, upstream.pipeline, arguments, read(tables, grid), version))
+    return states
+
+
+def _find_version(tables: PipelineTables) -> int | None:
+    log = DeltaTableHandle.open(tables.ledger)
+    return log.version if log else None
 
 
 def _locate_tables(source: Input, lake: str) -> PipelineTables:
