@@ -510,6 +510,8 @@ def test_import_of_sql_without_flink_names_the_command_that_installs_it(tmp_path
         ["--every", "1 month"],
         ["--arrival", "kafka:"],
         ["--set", "slices.time_zone=Nowhere"],
+        ["--set", "slices.time_zone=Europe"],
+        ["--set", "slices.time_zone=5"],
     ],
 )
 def test_import_with_an_invalid_option_is_refused(options, import_plan, tmp_path):

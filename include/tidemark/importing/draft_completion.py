@@ -9,16 +9,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfoNotFoundError
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from tidemark.config.loader import PLACEHOLDER, explain_validation_error
 from tidemark.config.local_days import get_day_start, to_local_day
 from tidemark.config.output_stream import OUTPUT_STREAM, find_output_problems, parse_input, to_input
 from tidemark.config.pipeline import Pipeline
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import format_instant, from_micros, parse_duration, to_micros
+from tidemark.config.types import TimeZone, format_instant, from_micros, parse_duration, to_micros
 from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Draft, Omission, Section, Setting, flatten
 from tidemark.importing.stream_join import StreamInput, StreamJoin
@@ -29,6 +28,7 @@ _COMMIT = "commit"
 _CHECKPOINT = "checkpoint:"
 _ARRIVAL_FORMS = f"--arrival COLUMN, {_COMMIT}, kafka:COLUMN, checkpoint:PATH (Spark) or {_EVENT_TIME}"
 _URI = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")
+_TIME_ZONE = TypeAdapter[str](TimeZone)
 _EXAMPLE_START = datetime(2000, 1, 1, tzinfo=UTC)
 _EXAMPLES: dict[str, Any] = {"slices.every": DEFAULT_SLICE, "time_zone": "UTC"}
 """Values in place of open settings, to check the other settings; `slices.start` is `_EXAMPLE_START`, rounded down."""
@@ -202,7 +202,7 @@ def _create_slices(join: StreamJoin, options: ImportOptions) -> Section:
     return {"every": every, "start": start}
 
 
-def _floor(instant: datetime, every: Setting, zone: str) -> str:
+def _floor(instant: datetime, every: Setting, zone: Any) -> str:
     """Round an instant down to a multiple of the slice's length, or in a time zone to its midnight.
 
     Raises:
@@ -219,11 +219,12 @@ def _floor(instant: datetime, every: Setting, zone: str) -> str:
     return format_instant(from_micros(to_micros(instant) // length * length))
 
 
-def _floor_to_midnight(instant: datetime, zone: str) -> str:
+def _floor_to_midnight(instant: datetime, zone: Any) -> str:
     try:
-        return format_instant(from_micros(get_day_start(to_local_day(to_micros(instant), zone), zone)))
-    except (ZoneInfoNotFoundError, ValueError):
-        raise ImportRefusedError(f"slices.time_zone: there is no zone {zone!r}. Write one such as UTC.") from None
+        name = _TIME_ZONE.validate_python(zone)
+    except ValidationError as error:
+        raise ImportRefusedError(f"slices.time_zone: {error.errors()[0]['ctx']['error']}") from None
+    return format_instant(from_micros(get_day_start(to_local_day(to_micros(instant), name), name)))
 
 
 def _override(settings: Section, name: str, value: Any) -> None:
