@@ -81,10 +81,11 @@ def test_plan_without_outdated_slices_skips_later_tasks(monkeypatch, create_task
         create_task(PlanRepair, "reprocess").execute({})
 
 
-def test_plan_of_chain_names_earlier_pipelines_with_outdated_slices(monkeypatch, tmp_path, create_task):
-    write_pipeline(tmp_path / "orders.yaml", output_stream=True)
+@pytest.mark.parametrize("file", ["orders", "first"])
+def test_plan_of_chain_names_earlier_pipelines_with_outdated_slices(file, monkeypatch, tmp_path, create_task):
+    write_pipeline(tmp_path / f"{file}.yaml", output_stream=True)
     keys = [{"left": "left_k", "right": "k"}]
-    write_pipeline(tmp_path / "shipments.yaml", name="shipments", left={"pipeline": "orders"}, join__keys=keys)
+    write_pipeline(tmp_path / "shipments.yaml", name="shipments", left={"pipeline": file}, join__keys=keys)
     plans = {"orders": PLAN, "shipments": PLAN | {"slices": 0, "notes": []}}
     monkeypatch.setattr(status_queries, "plan_outdated_slices", lambda pipeline, _: plans[pipeline.name])
 

@@ -44,7 +44,7 @@ class PlanRepair(RunSlices):
         try:
             pipeline = load_pipeline(Path(self.file))
             plan = status_queries.plan_outdated_slices(pipeline, self.lake)
-            earlier = status_queries.describe_outdated_upstreams(pipeline, Path(self.file).parent, self.lake)
+            earlier = status_queries.describe_outdated_upstreams(pipeline, self.lake)
         except UserError as error:
             raise AirflowFailException(str(error)) from None
         if plan is None:

@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 
 from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.chain_files import load_upstreams
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant, from_micros, to_micros
 from tidemark.delta.filesystem import has_file
@@ -71,21 +72,19 @@ def plan_outdated_slices(pipeline: Pipeline, lake: str) -> dict[str, Any] | None
         return None
 
 
-def describe_outdated_upstreams(pipeline: Pipeline, folder: Path, lake: str) -> list[str]:
+def describe_outdated_upstreams(pipeline: Pipeline, lake: str) -> list[str]:
     """Describe which pipelines before this one in a chain have outdated slices themselves, one line per pipeline.
 
     Args:
         pipeline: The pipeline.
-        folder: Folder of its file, which is searched first for the other files.
         lake: The lake root.
 
     Raises:
         PipelineFileError: A file of the chain is not valid.
     """
     lines = []
-    for name in {upstream.pipeline: None for upstream in pipeline.upstreams.values()}:
-        upstream = load_pipeline(name, folder)
-        lines += describe_outdated_upstreams(upstream, folder, lake)
+    for name, upstream in {upstream.name: upstream for upstream in load_upstreams(pipeline).values()}.items():
+        lines += describe_outdated_upstreams(upstream, lake)
         try:
             plan = plan_outdated_slices(upstream, lake)
         except UserError as error:

@@ -5,11 +5,19 @@ Airflow stores a link when its task ends, and shows no button for an empty one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from airflow.sdk import BaseOperatorLink
 
 from tidemark.airflow_provider.settings import PAGES_PATH, has_slice_pages, read_option
+
+
+def _link_to_lake(find_page: Callable[[], str | None]) -> str:
+    """Return the address of a page below the lake root; empty if nothing serves it, or if it does not exist."""
+    base = read_option("lake_url").rstrip("/")
+    page = find_page() if base else None
+    return f"{base}/{page}" if page else ""
 
 
 class DataDocsLink(BaseOperatorLink):
@@ -19,9 +27,7 @@ class DataDocsLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's
         """Return the address of the first page; empty if nothing serves it, or if it does not exist."""
-        base = read_option("lake_url").rstrip("/")
-        page = operator.find_data_docs() if base else None
-        return f"{base}/{page}" if page else ""
+        return _link_to_lake(operator.find_data_docs)
 
 
 class ReportLink(BaseOperatorLink):
@@ -31,9 +37,7 @@ class ReportLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's
         """Return the address of the report; empty if nothing serves it, or if it does not exist."""
-        base = read_option("lake_url").rstrip("/")
-        page = operator.find_report() if base else None
-        return f"{base}/{page}" if page else ""
+        return _link_to_lake(operator.find_report)
 
 
 class QuarantineLink(BaseOperatorLink):
