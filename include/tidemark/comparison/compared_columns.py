@@ -14,14 +14,7 @@ from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.multiset_diff import INEXACT
 from tidemark.comparison.result import ComparisonRequest
 from tidemark.comparison.setting_search import PROVENANCE_COLUMNS, WINDOW_COLUMNS
-from tidemark.config.output_stream import (
-    EMISSION_ORDER,
-    EMITTED_AT,
-    EMITTED_ORDER,
-    EVENT_TIME,
-    EVENT_TIMES,
-    OUTPUT_WATERMARK,
-)
+from tidemark.config.output_stream import OUTPUT_STREAM_COLUMNS
 from tidemark.config.sides import SIDES
 from tidemark.errors import InputError, UserError, suggest_name
 from tidemark.formatting import quote_identifier
@@ -29,11 +22,6 @@ from tidemark.joins.window_output import SEMI_ANTI_TYPES
 
 NOT_COMPARED = ("_slice", "_pane", "_result_time")
 """Columns of emissions that only Tidemark can provide."""
-_OUTPUT_STREAM_COLUMNS = (
-    *(EMITTED_AT, EMITTED_ORDER, OUTPUT_WATERMARK, EMISSION_ORDER),
-    *(EVENT_TIME, *EVENT_TIMES.values()),
-)
-"""Columns of output streams that emissions do not have."""
 _TIME_TYPES = (T.TimestampType, T.TimestampNTZType, T.DateType)
 
 
@@ -51,7 +39,7 @@ def align_columns(
         UserError: a column to ignore does not exist.
         InputError: a column is missing or has an incompatible type.
     """
-    ignored = {*_find_columns(view, (*NOT_COMPARED, *_OUTPUT_STREAM_COLUMNS)), *request.ignore_columns}
+    ignored = {*_find_columns(view, (*NOT_COMPARED, *OUTPUT_STREAM_COLUMNS)), *request.ignore_columns}
     optional, notes = _find_columns(view, PROVENANCE_COLUMNS), []
     setting = "select" if view.pipeline.explode is None else "explode"
     for name in request.ignore_columns:

@@ -33,6 +33,12 @@ EVENT_TIMES: dict[SideName, str] = {"left": "_left_event_time", "right": "_right
 EMISSION_ORDER = "_emission_order"
 """Order of a row among those that one event emits, in flink-datastream. A window may fire for each of them."""
 
+OUTPUT_STREAM_COLUMNS = (
+    *(EMITTED_AT, EMITTED_ORDER, OUTPUT_WATERMARK, EMISSION_ORDER),
+    *(EVENT_TIME, *EVENT_TIMES.values()),
+)
+"""Columns of output streams that emissions do not have."""
+
 
 def to_input(fields: PipelineInput, upstream: Pipeline) -> dict[str, Any]:
     """Return the content of the input that reads a pipeline's output stream.

@@ -23,6 +23,7 @@ from tidemark.config.output_stream import (
     EVENT_TIME,
     EVENT_TIMES,
     ORDER_STEPS,
+    OUTPUT_STREAM_COLUMNS,
     OUTPUT_WATERMARK,
     compute_depth,
     compute_watermark_delay,
@@ -90,6 +91,16 @@ def create_output_streams(
         F.col("lane").alias(LANE),
     )
     return rows.unionByName(watermarks, allowMissingColumns=True)
+
+
+def is_emission() -> Column:
+    """Return the condition for a row of the output stream to be an emission, and not a watermark."""
+    return F.col(OUTPUT_WATERMARK).isNull()
+
+
+def select_stream_emissions(stream: DataFrame) -> DataFrame:
+    """Select the emissions of an output stream, in the columns of the table `emissions`."""
+    return stream.where(is_emission()).drop(*OUTPUT_STREAM_COLUMNS)
 
 
 def extend_schema(emissions: T.StructType, pipeline: Pipeline) -> T.StructType:

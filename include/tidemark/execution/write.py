@@ -15,7 +15,7 @@ from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.delta.staging import StagedFiles
 from tidemark.execution.job_spec import JobSpec
 from tidemark.execution.late_row_matches import add_would_match
-from tidemark.execution.output_stream import create_output_stream
+from tidemark.execution.output_stream import create_output_stream, is_emission, select_stream_emissions
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, ReplayResult
 from tidemark.joins.late_table import select_late_table
 from tidemark.joins.output_schema import flatten_emissions, select_output
@@ -52,42 +52,43 @@ class WrittenOutput:
 def write_output(spark: SparkSession, spec: JobSpec, replayed: ReplayResult, file_count: int) -> WrittenOutput:
     """Write emissions, late rows and checkpoint. Late rows and a small checkpoint get `file_count` files each."""
     # In parallel, because planning a write takes seconds and keeps one core busy.
-    with ThreadPoolExecutor(max_workers=4) as pool:
+    with ThreadPoolExecutor(max_workers=3) as pool:
         emissions_future = pool.submit(_write_emissions, spark, spec, replayed)
         checkpoint_future = pool.submit(_write_checkpoint, spark, spec, replayed, file_count)
         late_future = pool.submit(_write_late, spark, spec, replayed, file_count)
-        stream_future = pool.submit(_write_output_stream, spec, replayed) if spec.plan.pipeline.output_stream else None
-        emissions, statistics, emission_count, pair_counts = emissions_future.result()
+        tables, statistics, emission_count, pair_counts = emissions_future.result()
         checkpoint, parts, evicted_counts = checkpoint_future.result()
         late, late_counts = late_future.result()
-    tables = {"emissions": emissions, "checkpoint": checkpoint} | ({"late": late} if late else {})
-    if stream_future:
-        tables[OUTPUT_STREAM] = stream_future.result()
+    emissions = tables["emissions"].read(spark)
+    tables |= {"checkpoint": checkpoint} | ({"late": late} if late else {})
     staged = StagedRun(spec.run, spec.slices, tables)
-    return WrittenOutput(
-        staged, emissions.read(spark), statistics, emission_count, pair_counts, late_counts, parts, evicted_counts
-    )
+    return WrittenOutput(staged, emissions, statistics, emission_count, pair_counts, late_counts, parts, evicted_counts)
 
 
 def _write_emissions(
     spark: SparkSession, spec: JobSpec, replayed: ReplayResult
-) -> tuple[StagedFiles, pd.DataFrame, int, Mapping[int, int] | None]:
+) -> tuple[dict[str, StagedFiles], pd.DataFrame, int, Mapping[int, int] | None]:
+    """Write the emissions, and the output stream if the pipeline has one.
+
+    Spark computes the join once per write. So emissions are read back from the files of the output stream.
+    """
     plan, emission_observation, pair_observation = spec.plan, Observation(), Observation()
-    emissions = flatten_emissions(replayed.joined, plan.pipeline, plan.grid)
-    if plan.pipeline.explode is not None:
-        emissions = emissions.observe(pair_observation, _build_pair_histogram(spec))
-    output = select_output(emissions, plan.pipeline).observe(emission_observation, F.count("*").alias("rows"))
-    staged = stage_run(output, plan.tables.emissions, spec.run)
-    statistics = aggregate_output(staged.read(spark), plan.pipeline)
+    tables = {}
+    if plan.pipeline.output_stream:
+        stream = create_output_stream(replayed, plan.pipeline, plan.inputs, spec.lane, plan.grid)
+        stream = stream.observe(emission_observation, F.count_if(is_emission()).alias("rows"))
+        tables[OUTPUT_STREAM] = stage_run(stream, plan.tables.output_stream, spec.run)
+        output = select_stream_emissions(tables[OUTPUT_STREAM].read(spark))
+    else:
+        emissions = flatten_emissions(replayed.joined, plan.pipeline, plan.grid)
+        if plan.pipeline.explode is not None:
+            emissions = emissions.observe(pair_observation, _build_pair_histogram(spec))
+        output = select_output(emissions, plan.pipeline).observe(emission_observation, F.count("*").alias("rows"))
+    tables["emissions"] = stage_run(output, plan.tables.emissions, spec.run)
+    statistics = aggregate_output(tables["emissions"].read(spark), plan.pipeline)
     statistics_by_slice = statistics.set_index(plan.grid.numbers_at(statistics["slice_start"].to_numpy(dtype="int64")))
     pair_counts = None if plan.pipeline.explode is None else _read_pair_counts(spec, pair_observation)
-    return staged, statistics_by_slice, int(emission_observation.get.get("rows", 0)), pair_counts
-
-
-def _write_output_stream(spec: JobSpec, replayed: ReplayResult) -> StagedFiles:
-    plan = spec.plan
-    rows = create_output_stream(replayed, plan.pipeline, plan.inputs, spec.lane, plan.grid)
-    return stage_run(rows, plan.tables.output_stream, spec.run)
+    return tables, statistics_by_slice, int(emission_observation.get.get("rows", 0)), pair_counts
 
 
 def _build_pair_histogram(spec: JobSpec) -> Column:
