@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from tests.semantics.recorded_watermarks import parse_lags, split_event
 
@@ -58,6 +59,11 @@ class Oracle:
         return min(self.watermarks.values())
 
     def feed(self, event: Event) -> tuple[list[Firing], bool]:
+        firings, dropped = self.add(event)
+        return firings + self.deliver(event.side, event.ts - self.lag[event.side]), dropped
+
+    def add(self, event: Event) -> tuple[list[Firing], bool]:
+        """Add a row before its watermark is delivered."""
         if event.key is None:
             raise JobFailedError("java.lang.NullPointerException: Assigned key must not be null!")
         firings, accepted = [], False
@@ -70,8 +76,7 @@ class Oracle:
             if window.last <= self.combined:  # late but allowed: emits all again, even if the row adds no pair
                 firings.append(Firing(window, contents))
         # A row in no window at all (slide > size) is late by its own timestamp.
-        dropped = not accepted and event.ts + self.lateness <= self.combined
-        return firings + self.deliver(event.side, event.ts - self.lag[event.side]), dropped
+        return firings, not accepted and event.ts + self.lateness <= self.combined
 
     def drain(self) -> list[Firing]:
         return self.deliver("L", LONG_MAX) + self.deliver("R", LONG_MAX)
@@ -150,19 +155,32 @@ def compute_expected(vector: dict) -> dict:
     oracle, mode = create_oracle(vector), vector["params"]["mode"]
     expected = {"rows": [], "dropped": [], "watermark_out": []}
     for at, event in enumerate(vector["events"]):
+        if event.get("simultaneous"):  # added with the first row of its position
+            continue
         if at in vector.get("restarts", ()):
             oracle.restart()
-        row, recorded = split_event(event)
-        ts = LONG_MIN if event["ts"] is None else event["ts"]
-        before = [] if recorded is None else oracle.deliver(event["side"], recorded)
+        recorded = split_event(event)[1]
+        firings = [] if recorded is None else oracle.deliver(event["side"], recorded)
+        rows = _list_rows_at_position(vector["events"][at:])
         try:
-            firings, dropped = oracle.feed(Event(**{**row, "ts": ts}))
+            for row in rows:
+                late_firings, dropped = oracle.add(row)
+                firings += late_firings
+                if dropped:
+                    expected["dropped"].append({"side": row.side, "id": row.id, "at": at})
         except JobFailedError as failure:
             return {**expected, "error": f"at event {at}: {failure}"}
-        expected["rows"] += [row for firing in before + firings for row in create_rows(mode, firing, at)]
-        if dropped:
-            expected["dropped"].append({"side": event["side"], "id": event["id"], "at": at})
+        firings += [firing for row in rows for firing in oracle.deliver(row.side, row.ts - oracle.lag[row.side])]
+        expected["rows"] += [row for firing in firings for row in create_rows(mode, firing, at)]
         expected["watermark_out"].append(None if oracle.combined == LONG_MIN else oracle.combined)
     if vector["drain"]:
         expected["rows"] += [row for firing in oracle.drain() for row in create_rows(mode, firing, "drain")]
     return expected
+
+
+def _list_rows_at_position(events: list[dict]) -> list[Event]:
+    """Return the first event and those that arrive at its position: left before right, then by event time."""
+    others = takewhile(lambda event: event.get("simultaneous"), events[1:])
+    fields = [split_event(event)[0] for event in (events[0], *others)]
+    rows = [Event(**{**row, "ts": LONG_MIN if row["ts"] is None else row["ts"]}) for row in fields]
+    return sorted(rows, key=lambda row: (row.side, row.ts))

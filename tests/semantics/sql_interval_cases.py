@@ -78,12 +78,12 @@ def vectors_with_ties(draw):
         },
         "watermark": {"kind": "sql", "delay_ms_left": draw(st.integers(0, 3)), "delay_ms_right": 1},
         "drain": draw(st.booleans()),
-        "events": _with_equal_ids(events),
+        "events": with_equal_ids(events),
     }
     return {**vector, "expected": compute_expected(vector)}
 
 
-def _with_equal_ids(events):
+def with_equal_ids(events):
     """Give rows that differ in their id alone one id: their order decides which of them matches."""
     position, renamed = {}, []
     for event in events:

@@ -43,6 +43,16 @@ def flink_vectors(draw, dialect, oracle, params, keys):
 
 
 @st.composite
+def with_ties(draw, vectors, oracle):
+    """Draw vectors in which a third of the rows arrive at the position of the row before."""
+    vector = draw(vectors)
+    first, *others = vector["events"]
+    events = [first, *(draw(st.sampled_from([event, event, {**event, "simultaneous": True}])) for event in others)]
+    vector = {**vector, "events": sql_interval_cases.with_equal_ids(events)}
+    return {**vector, "expected": oracle.compute_expected(vector)}
+
+
+@st.composite
 def interval_params(draw):
     lower = draw(st.integers(-8, 8))
     return {
@@ -126,13 +136,14 @@ def sql_window_params(draw):
     return {**more, "offset": draw(st.integers(0, step - 1))}
 
 
+DATASTREAM_WINDOWS = flink_vectors(
+    "datastream_window", flink_datastream_window, datastream_window_params(), [["a"], ["a", "b"]]
+)
 VECTORS = {
     "datastream_interval": flink_vectors(
         "datastream_interval", flink_datastream_interval, interval_params(), [["a"], ["a", "b"]]
     ),
-    "datastream_window": flink_vectors(
-        "datastream_window", flink_datastream_window, datastream_window_params(), [["a"], ["a", "b"]]
-    ),
+    "datastream_window": st.one_of(DATASTREAM_WINDOWS, with_ties(DATASTREAM_WINDOWS, flink_datastream_window)),
     "datastream_trigger": trigger_vectors(),
     "sql_interval": st.one_of(sql_interval_cases.vectors(), sql_interval_cases.vectors_with_ties()),
     "sql_interval_proctime": processing_time_cases.vectors(),

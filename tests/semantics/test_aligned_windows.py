@@ -4,6 +4,7 @@ import random
 
 from pyspark.sql import functions as F
 
+from tidemark.joins.upstream_windows import UpstreamWindows
 from tidemark.joins.window import AlignedWindows
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
@@ -25,7 +26,10 @@ def test_aligned_windows_shortcuts_equal_list_of_windows(spark):
     rows = spark.createDataFrame(generate_shapes(), f"kind string, {_SHAPE}, time long, other long")
     shape = [F.col(name) for name in ("size", "slide", "offset", "cumulating")]
     listed, tumbling = AlignedWindows(*shape), AlignedWindows(*shape, is_tumbling=True)
+    upstream = UpstreamWindows(*shape, event_times={"left": "time"})
     time, other = F.col("time"), F.col("other")
+    last = listed.last_end(time) - 1  # as the event time of a row that another window join has emitted
+    ends = F.transform(listed.assign(other), lambda window: window["end"])
 
     compared = rows.select(
         "kind",
@@ -33,11 +37,12 @@ def test_aligned_windows_shortcuts_equal_list_of_windows(spark):
         (listed.assign(time) == tumbling.assign(time)).alias("windows_equal"),
         (listed.overlap(time, other) == tumbling.overlap(time, other)).alias("overlaps_equal"),
         listed.overlap(time, other).alias("overlaps"),
+        upstream.overlap(last, other).eqNullSafe(F.array_contains(ends, last + 1)).alias("upstream_overlaps_equal"),
         (F.size(listed.assign(time)) == 0).alias("in_gap"),
     )
     with tuned_for_tiny_queries(spark):
         results = compared.collect()
 
-    assert all(row["last_ends_equal"] for row in results)
+    assert all(row["last_ends_equal"] and row["upstream_overlaps_equal"] for row in results)
     assert all(row["windows_equal"] and row["overlaps_equal"] for row in results if row["kind"] == "tumbling")
     assert {row["overlaps"] for row in results} == {row["in_gap"] for row in results} == {True, False}

@@ -26,7 +26,7 @@ from tidemark.config.sides import SIDES
 from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason, compute_row_hash
 from tidemark.joins.firing_spec import SPEC_FIELDS, FiringColumns, WindowFiringSpec
 from tidemark.joins.keys import key_columns
-from tidemark.joins.window import AlignedWindows, WindowTimerRules, copy_into_windows, find_late_rows
+from tidemark.joins.window import AlignedWindows, WindowTimerRules, find_late_rows
 from tidemark.joins.window_firing_closed_form import find_members_and_lost, has_closed_form
 from tidemark.joins.window_operator_simulation import Outcome, ReplayedRow, WindowOperator, create_reach_clock
 from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
@@ -131,7 +131,7 @@ class CustomTriggerJoin(Join):
     def _copy_into_windows(self, rows: DataFrame) -> DataFrame:
         """Copy each row into each window that it entered."""
         assert self.windows
-        copies = copy_into_windows(rows, self.windows, self._window_time)
+        copies = self.windows.copy_rows(rows, self._window_time)
         enters = F.col("watermark") < self.rules.purged_at(F.col("window_end"))
         return copies.where(self.firing.is_processing_time | enters)
 

@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from typing_extensions import override
 
-from tidemark.joins.base import POSITION_TYPE, JobRows, Join, JoinResult, add_late_reason, no_position
+from tidemark.joins.base import POSITION_TYPE, JobRows, Join, JoinResult, add_late_reason, compute_row_hash, no_position
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import WindowTimerRules
 from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
@@ -32,7 +32,7 @@ _OUTCOME_SCHEMA = T.StructType([
     *(T.StructField(name, T.LongType()) for name in ("window_start", "window_end", "pane", "late_firing_slice")),
     T.StructField("emitting_row", POSITION_TYPE),
 ])  # fmt: skip
-_ORDER = ("clock", "tiebreak", "arrival_watermark", "side", "event_time")
+_ORDER = ("clock", "tiebreak", "arrival_watermark", "side", "event_time", "row_hash")
 """Order of arrival. Rows at one position have one watermark, unless each has recorded its own."""
 
 
@@ -75,7 +75,8 @@ class SessionWindowJoin(Join):
         sessions = sessions.transform(with_columns, outcome)
         state = sessions.unionByName(replayed).where(F.col("role") == "state")
         level = self.rules.purged_at(end) if self.emits_latest else self.rules.fires_at(end)
-        firing = state if self.emits_latest else sessions.unionByName(replayed.where(F.col("role") == "member"))
+        members = sessions.unionByName(replayed.where(F.col("role") == "member"))
+        firing = state.withColumn("pane", F.lit(0)) if self.emits_latest else members
         firing = firing.withColumnRenamed("slice", "arrival_slice")
         fired = watermarks.with_slice_reaching(firing, level, "on_time_firing_slice")
         fired = fired.withColumn("slice", F.coalesce("late_firing_slice", "on_time_firing_slice"))
@@ -99,10 +100,11 @@ class SessionWindowJoin(Join):
         """Replay runs; returns their rows once for each outcome, with the columns of `_OUTCOME_SCHEMA`."""
         run = [*self._session_keys(rows), "session"]
         is_first_of_run = F.row_number().over(Window.partitionBy(*run).orderBy(*_ORDER)) == 1
+        rows = rows.withColumn("row_hash", compute_row_hash(rows))
         in_order = rows.withColumn("is_first_of_run", is_first_of_run).sortWithinPartitions(*run, *_ORDER)
         fields = [T.StructField(field.name, field.dataType) for field in in_order.schema]
         schema = T.StructType([*fields, *_OUTCOME_SCHEMA.fields])
-        return in_order.mapInArrow(_replay_batches, schema).drop("is_first_of_run")
+        return in_order.mapInArrow(_replay_batches, schema).drop("is_first_of_run", "row_hash")
 
     def _split_runs(self, rows: DataFrame, *, is_cached: bool) -> tuple[DataFrame, DataFrame]:
         """Split rows into those of runs that are sessions and those of other runs.

@@ -10,9 +10,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from typing_extensions import override
 
-from tidemark.config.sides import SideName
+from tidemark.config.sides import OTHER, SideName
 from tidemark.formatting import quote_identifier
-from tidemark.joins.window import AlignedWindows, to_window
+from tidemark.joins.window import AlignedWindows
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,31 @@ class UpstreamWindows(AlignedWindows):
     """Columns of the event times of such inputs, by side."""
 
     @override
-    def assign(self, event_time: Column) -> Column:
-        local = self._local(event_time)
-        window = F.array(to_window(F.when(~self._has_no_window, self._start(local)), local + 1))
-        return F.when(self._is_in_window, window).otherwise(super().assign(event_time))
-
-    @override
     def last_end(self, event_time: Column) -> Column:
         end = self._local(event_time) + 1
         return F.when(self._is_in_window, end).otherwise(super().last_end(event_time))
 
+    @override
+    def overlap(self, left: Column, right: Column) -> Column:
+        times = {"left": self._local(left), "right": self._local(right)}
+        if len(self.event_times) == len(times):
+            return times["left"] == times["right"]
+        [upstream] = self.event_times
+        last, time = times[upstream], times[OTHER[upstream]]
+        return (self._start(last) <= time) & (time <= last)
+
+    @override
+    def _list_distinct_bounds(self, time: Column) -> Column:
+        return F.when(self._is_in_window, F.array(time + 1)).otherwise(super()._list_distinct_bounds(time))
+
+    @override
+    def _to_bounds(self, time: Column, bound: Column) -> tuple[Column, Column]:
+        start, end = super()._to_bounds(time, bound)
+        own_start = F.when(~self._has_no_window, self._start(time))
+        return F.when(self._is_in_window, own_start).otherwise(start), F.when(self._is_in_window, bound).otherwise(end)
+
     def _start(self, last: Column) -> Column:
-        """Return the start of the window whose last millisecond is given."""
+        """Return the start of the window whose last millisecond is given, in local time."""
         return F.when(self.is_cumulating, self._last_start(last, self.size)).otherwise(last + 1 - self.size)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol
 
 from pyspark.sql import Column, DataFrame, Window
@@ -11,7 +12,15 @@ from typing_extensions import override
 
 from tidemark.config.output_stream import EMISSION_ORDER
 from tidemark.config.sides import SideName
-from tidemark.joins.base import EMISSION_ORDER_TYPE, JobRows, Join, JoinResult, add_late_reason, row_position
+from tidemark.joins.base import (
+    EMISSION_ORDER_TYPE,
+    JobRows,
+    Join,
+    JoinResult,
+    add_late_reason,
+    compute_row_hash,
+    row_position,
+)
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
 from tidemark.spark.dataframe_utils import with_columns
@@ -53,23 +62,24 @@ class AlignedWindows:
     zone: Zone | None = None
     """Time zone of the window bounds; None for UTC."""
     is_tumbling: bool = False
-    """True if all are tumbling. Then no array per row is needed, for which Spark generates no code."""
+    """True if all are tumbling. Then no array per row is needed."""
 
     def assign(self, event_time: Column) -> Column:
         """Return all windows of an event time: an array of [start, end) in ms, empty if it falls into a gap."""
         event_time = self._local(event_time)
-        last_start = self._last_start(event_time, self.slide)
         if self.is_tumbling:
-            return F.array(to_window(last_start, last_start + self.size))
-        sliding = F.transform(
-            _sequence(last_start, event_time - self.size + 1, -self.slide),
-            lambda start: to_window(start, start + self.size),
-        )
-        base = self._last_start(event_time, self.size)
-        cumulating = F.transform(
-            _sequence(last_start + self.slide, base + self.size, self.slide), lambda end: to_window(base, end)
-        )
-        return F.when(self.is_cumulating, cumulating).otherwise(sliding)
+            return F.array(to_window(*self._to_bounds(event_time, self._last_start(event_time, self.slide))))
+        bounds = self._list_distinct_bounds(event_time)
+        return F.transform(bounds, lambda bound: to_window(*self._to_bounds(event_time, bound)))
+
+    def copy_rows(self, rows: DataFrame, time: Column) -> DataFrame:
+        """Copy each row into each of the windows of a time, with `window_start` and `window_end`."""
+        time = self._local(time)
+        # Spark generates code for an array of numbers, but not for a function that makes windows of them.
+        bound = self._last_start(time, self.slide) if self.is_tumbling else F.explode(self._list_distinct_bounds(time))
+        start, end = self._to_bounds(time, F.col("bound"))
+        copies = rows.withColumn("bound", bound)
+        return copies.transform(with_columns, {"window_start": start, "window_end": end}).drop("bound")
 
     def last_end(self, event_time: Column) -> Column:
         """Return the end of the last window of an event time, in ms; null if it falls into a gap."""
@@ -86,12 +96,28 @@ class AlignedWindows:
             return left == right
         return F.arrays_overlap(self.assign(left), self.assign(right))
 
+    def _list_distinct_bounds(self, time: Column) -> Column:
+        """Return an array with one bound per window: the start of a sliding window, or the end of a cumulating one.
+
+        Args:
+            time: An event time, as local time if the windows have a zone.
+        """
+        last_start = self._last_start(time, self.slide)
+        starts = _sequence(last_start, time - self.size + 1, -self.slide)
+        ends = _sequence(last_start + self.slide, self._last_start(time, self.size) + self.size, self.slide)
+        return F.when(self.is_cumulating, ends).otherwise(starts)
+
+    def _to_bounds(self, time: Column, bound: Column) -> tuple[Column, Column]:
+        """Return start and end of the window of a time that `_list_distinct_bounds` lists as `bound`."""
+        start = F.when(self.is_cumulating, self._last_start(time, self.size)).otherwise(bound)
+        return start, F.when(self.is_cumulating, bound).otherwise(bound + self.size)
+
     def _local(self, event_time: Column) -> Column:
         return self.zone.to_local(event_time) if self.zone else event_time
 
-    def _last_start(self, event_time: Column, period: Column) -> Column:
-        """Return the last start, at most `event_time`, of windows that start once in each period."""
-        return event_time - F.pmod(event_time - self.offset, period)
+    def _last_start(self, time: Column, period: Column) -> Column:
+        """Return the last start, at most `time`, of windows that start once in each period."""
+        return time - F.pmod(time - self.offset, period)
 
 
 @dataclass(frozen=True)
@@ -130,13 +156,19 @@ class WindowJoin(Join):
         A row enters a window if it arrives below the watermark that purges it, and is on time below the one that fires.
         """
         watermarks, end = job_rows.watermarks, F.col("window_end")
-        copies = copy_into_windows(job_rows.select_participating(), self.windows, F.col("event_time"))
+        copies = self.windows.copy_rows(job_rows.select_participating(), F.col("event_time"))
         entered = copies.where(F.col("watermark") < self.rules.purged_at(end))
         level = self.rules.purged_at(end) if self.emits_latest else self.rules.fires_at(end)
         on_time = entered if self.emits_latest else entered.where(F.col("watermark") < level)
-        fired = self._add_first_slice(watermarks, on_time.drop("slice"), level, "slice")
-        rows = fired.where(F.col("slice") >= watermarks.first_slice).withColumn("pane", F.lit(0))
-        if self.has_late_firings and not self.emits_latest:
+        on_time, add_slice = on_time.drop("slice").withColumn("pane", F.lit(0)), None
+        has_late_firings = self.has_late_firings and not self.emits_latest
+        if has_late_firings or self.fires_by_epoch:
+            fired = self._add_first_slice(watermarks, on_time, level, "slice")
+            rows = fired.where(F.col("slice") >= watermarks.first_slice)
+        else:  # The window determines the slice, and there are fewer emissions than copies of rows.
+            rows = on_time.where(watermarks.is_reached_in_job(level))
+            add_slice = partial(watermarks.with_slice_reaching, watermark=level, name="slice")
+        if has_late_firings:
             late_firings = self._find_late_firings(entered, watermarks.first_slice)
             rows = rows.unionByName(late_firings, allowMissingColumns=True)
         members = FiringMembers(
@@ -144,6 +176,7 @@ class WindowJoin(Join):
             zone=self.windows.zone,
             is_keyed_by_epoch=self.fires_by_epoch,
             firing_watermark=None if self.is_cogroup else level,
+            add_slice=add_slice,
         )
         joined = group_members(members) if self.is_cogroup else join_members(members, self.join_type, self.condition)
         is_dropped = self.rules.is_dropped(F.col("event_time"), F.col("watermark"))
@@ -161,24 +194,30 @@ class WindowJoin(Join):
         return watermarks.with_slice_reaching(rows, level, name)
 
     def _find_late_firings(self, entered: DataFrame, first_slice: int) -> DataFrame:
-        """Return the members of late firings: a late row fires its window with all earlier rows and itself."""
+        """Return the members of late firings: a late row fires its window with all earlier rows and itself.
+
+        Rows that arrive at one position are in the order of their side, event time and content.
+        """
         window = [*key_columns(entered), "window_start", "window_end"]
         is_on_time = F.col("watermark") < self.rules.fires_at(F.col("window_end"))
         with_late_rows = entered.where(~is_on_time).select(*window).distinct()
         rows = entered.join(with_late_rows, window, "semi")
         by_window = Window.partitionBy(*window)
+        order = ("clock", "tiebreak", self._order_within_event, "side", "event_time", compute_row_hash(rows))
         last_on_time_pane = F.max(is_on_time.cast("int")).over(by_window) - 1
-        rows = rows.withColumn("firing_order", F.struct("clock", "tiebreak", self._order_within_event))
-        late_pane = F.col("last_on_time_pane") + F.row_number().over(by_window.orderBy("firing_order"))
+        late_pane = F.col("last_on_time_pane") + F.row_number().over(by_window.orderBy("arrival_number"))
+        rows = rows.withColumn("arrival_number", F.row_number().over(by_window.orderBy(*order)))
         firings = (
             rows.withColumn("last_on_time_pane", last_on_time_pane)
             .where(~is_on_time)
             .withColumn("pane", late_pane)
             .where(F.col("slice") >= first_slice)
-            .select(*window, "pane", "slice", row_position().alias("emitting_row"), F.col("firing_order").alias("last"))
+            .select(
+                *window, "pane", "slice", row_position().alias("emitting_row"), F.col("arrival_number").alias("last")
+            )
         )
-        members = rows.drop("slice").join(firings, window).where(F.col("firing_order") <= F.col("last"))
-        return members.drop("firing_order", "last")
+        members = rows.drop("slice").join(firings, window).where(F.col("arrival_number") <= F.col("last"))
+        return members.drop("arrival_number", "last")
 
     @property
     def _order_within_event(self) -> Column:
@@ -208,6 +247,7 @@ def find_late_rows(rows: DataFrame, windows: AlignedWindows, rules: WindowTimerR
     copies = rows.withColumn("windows", windows.assign(F.col("event_time")))
     purged = F.filter("windows", lambda window: rules.purged_at(window["end"]) <= F.col("watermark"))
     copies = copies.withColumn("purged_windows", purged)
+    # A row in no window at all, in a gap between windows, is late only by its own event time.
     is_in_none = F.size("purged_windows") == F.size("windows")
     is_dropped = rules.is_dropped(F.col("event_time"), F.col("watermark"))
     is_late = is_in_none & ((F.size("purged_windows") > 0) | is_dropped)
@@ -216,14 +256,6 @@ def find_late_rows(rows: DataFrame, windows: AlignedWindows, rules: WindowTimerR
     bounds = F.col("window.start"), F.col("window.end")
     partly_late = add_late_reason(parts, F.lit("late_for_window"), *bounds)
     return late.unionByName(partly_late.drop("windows", "purged_windows", "window"))
-
-
-def copy_into_windows(rows: DataFrame, windows: AlignedWindows, time: Column) -> DataFrame:
-    """Copy each row into each of the windows of a time, with `window_start` and `window_end`."""
-    assigned = windows.assign(time)
-    copies = rows.withColumn("window", assigned[0] if windows.is_tumbling else F.explode(assigned))
-    bounds = {f"window_{name}": F.col(f"window.{name}") for name in ("start", "end")}
-    return copies.transform(with_columns, bounds).drop("window")
 
 
 def to_window(start: Column, end: Column) -> Column:

@@ -6,6 +6,7 @@ a table of members. The second step, here, is an ordinary join within each firin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -39,13 +40,15 @@ class FiringMembers:
     """True if a window may fire once in each epoch of its job. The rows then have `firing_epoch`."""
     firing_watermark: Column | None = None
     """Watermark that fires a window on time, ms; None if `CAUSE_COLUMNS` are not needed."""
+    add_slice: Callable[[DataFrame], DataFrame] | None = None
+    """Function that adds the `slice` of a firing by its window and `lane`, if `rows` have `lane` instead of `slice`."""
 
     @property
     def firing_columns(self) -> list[str]:
         """Columns that identify a firing."""
         start = ["window_start"] if self.is_keyed_by_start else []
         epoch = ["firing_epoch"] if self.is_keyed_by_epoch else []
-        return [*key_columns(self.rows), "slice", "pane", "window_end", *start, *epoch]
+        return [*key_columns(self.rows), "lane" if self.add_slice else "slice", "pane", "window_end", *start, *epoch]
 
     @property
     def has_emitting_rows(self) -> bool:
@@ -119,7 +122,7 @@ def join_members(members: FiringMembers, join_type: JoinType, condition: str | N
         missing = ["right", "start_of_right", *(f"{name}_of_right" for name in members.payload)]
         nulls = {name: F.lit(None).cast(sides[1].schema[name].dataType) for name in missing}
         parts.append(rows.withColumns({"emission": F.lit(kind), **nulls}))
-    return reduce(DataFrame.unionByName, (part.select(*_emission_columns(members)) for part in parts))
+    return reduce(DataFrame.unionByName, (_select_emissions(part, members) for part in parts))
 
 
 def group_members(members: FiringMembers) -> DataFrame:
@@ -128,10 +131,11 @@ def group_members(members: FiringMembers) -> DataFrame:
     grouped = members.rows.groupBy(*members.firing_columns).agg(*lists.values())
     starts = F.col("window_start").alias("start_of_left"), F.lit(None).cast("long").alias("start_of_right")
     grouped = grouped.select("*", *starts).withColumn("emission", F.lit("grouped"))
-    return grouped.select(*_emission_columns(members), *key_columns(grouped))
+    return _select_emissions(grouped, members, *key_columns(grouped))
 
 
-def _emission_columns(members: FiringMembers) -> list[Column]:
+def _select_emissions(rows: DataFrame, members: FiringMembers, *further: str) -> DataFrame:
+    """Select the columns of emissions, and further ones."""
     last, start = F.col("window_end") - 1, F.coalesce("start_of_left", "start_of_right")
     computed = {
         "result_time": F.when(start.isNotNull(), members.zone.to_instant(last) if members.zone else last),
@@ -141,7 +145,8 @@ def _emission_columns(members: FiringMembers) -> list[Column]:
     }
     computed |= members.cause_columns
     names = dict.fromkeys([*EMISSION_COLUMNS, *computed])
-    return [computed.get(name, F.col(name)).alias(name) for name in names]
+    rows = members.add_slice(rows) if members.add_slice else rows
+    return rows.select(*(computed.get(name, F.col(name)).alias(name) for name in names), *further)
 
 
 def _split_sides(members: FiringMembers, condition: str | None) -> tuple[DataFrame, DataFrame]:

@@ -55,6 +55,12 @@ class JobWatermarks:
             [line.combined_at_end for line in self.timelines], rows, F.col("lane"), watermark, name
         )
 
+    def is_reached_in_job(self, watermark: Column) -> Column:
+        """Return True if `with_slice_reaching` finds a slice of the job for `watermark` (ms)."""
+        before = [timeline.combined_at_end[self.first_slice - 1] for timeline in self.timelines]
+        last = [max(timeline.combined_at_end.values()) for timeline in self.timelines]
+        return (watermark > lookup_by_lane(before)) & (watermark <= lookup_by_lane(last))
+
     def first_epoch_reaching(self, watermark: Callable[[Column], Column]) -> Column:
         """Return the first epoch of a row's lane whose combined watermark reaches `watermark`, or else the last epoch.
 
@@ -85,6 +91,10 @@ def _with_first_slice(
     reached_by_part: Sequence[Mapping[int, int]], rows: DataFrame, part: Column, level: Column, name: str
 ) -> DataFrame:
     """Add the first slice whose level in a part is at least `level`, by binary search.
+
+    A part is a lane, or an epoch of one. All parts share one sorted list of splits: part p has the numbers from
+    p * 2 * half on. If slices 7 and 8 end at levels 100 and 250, a row of part 0 with level 180 is between the splits
+    100 and 250, which is slice 8.
 
     `Bucketizer` searches in doubles. Each part has its own range of the integers that a double represents exactly. With
     one part the result is exact for times within 142,000 years of 1970, with 500 parts within 280.
