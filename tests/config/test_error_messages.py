@@ -13,6 +13,8 @@ RECORDED = {"left__recorded_watermark": "w", "left__watermark_delay": None}
 
 RESTARTED = {"restarts": ["2013-01-02T03:04:05Z"]}
 
+SQL_SESSIONS = {"dialect": "flink-sql", "join__interval": None, "join__window": {"session": {"gap": "1 minute"}}}
+
 
 @pytest.mark.parametrize(
     ("changes", "message"),
@@ -126,6 +128,10 @@ RESTARTED = {"restarts": ["2013-01-02T03:04:05Z"]}
         (
             {"flink_version": "2.1.1", "left__idle_timeout": "1 minute", "right__idle_timeout": "1 minute"},
             "flink_version: before Flink 2.2 this join keeps its watermark while both inputs are idle, which is not",
+        ),
+        (
+            {**SQL_SESSIONS, "left__idle_timeout": "1 minute"},
+            "left.idle_timeout: is not supported with session windows of flink-sql",
         ),
         ({"left__allowed_clock_skew": "0 s"}, "left.allowed_clock_skew: must be positive"),
         ({"join__time": "processing"}, "join.time: is for window joins of flink-datastream and interval joins of "),

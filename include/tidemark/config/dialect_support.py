@@ -137,7 +137,16 @@ def _find_clock_skew_problems(pipeline: Pipeline) -> Iterator[str]:
 
 
 def _find_idle_input_problems(pipeline: Pipeline) -> Iterator[str]:
-    """Yield a problem if both inputs can be idle, and operators of two inputs do not raise their watermark then."""
+    """Yield problems of idle inputs in joins whose rule for them is not supported."""
+    window = pipeline.join.window
+    if pipeline.dialect == "flink-sql" and window and window.session:
+        for side in SIDES:
+            if getattr(pipeline, side).idle_timeout:
+                yield (
+                    f"{side}.idle_timeout: is not supported with session windows of flink-sql, where an idle input's "
+                    "sessions can close after the join's watermark has passed them. Remove it."
+                )
+    # Operators of two inputs did not raise their watermark then.
     if not pipeline.flink_version or pipeline.joins_union_of_inputs or not _is_before(pipeline.flink_version, 2, 2):
         return
     if all(getattr(pipeline, side).idle_timeout for side in SIDES):

@@ -61,7 +61,8 @@ class JobRows:
     on_time: DataFrame
     """Rows that are surely on time. Their watermarks are those before their bucket, at most the exact ones."""
     late_candidates: DataFrame
-    """Other rows, rejected ones included, with exact watermarks."""
+    """Other rows, rejected ones included, with exact watermarks. If the job computes the exact watermarks of all rows,
+    these are all rows, and `on_time` is empty."""
     retained: DataFrame
     """Subset of `on_time` with at least the rows that are in the buffers at the end of their slice."""
     has_late_candidates: bool

@@ -2,7 +2,8 @@
 
 Applies to aligned windows whose trigger is of their own time or counts rows. The rows of a pane are numbered from 1 in
 the order of arrival. A firing is the number of rows in the pane by then, `row_count`. It and the `row_count` of the
-firing before determine what an evictor or a purge has removed.
+firing before determine what an evictor or a purge has removed. A `level` is a watermark, or a processing time if the
+trigger is of that time.
 """
 
 from __future__ import annotations

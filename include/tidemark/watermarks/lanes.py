@@ -45,7 +45,8 @@ class Timeline:
     end_watermarks: dict[int, Watermarks]
     """Watermarks at the end of each slice of the job, in order."""
     combined_at_end: dict[int, int]
-    """Combined watermark at the end of each slice, ms, from the slice before the job on. It fires and evicts."""
+    """Combined watermark at the end of each slice, ms, from the slice before the job on. It fires windows and
+    evicts rows. In dialect spark it is the watermark of the last batch."""
     combined_by_epoch: tuple[Mapping[int, int], ...] = ()
     """`combined_at_end` of each epoch of a restarted job (`restarted_lane`), as if the epoch had gone on."""
     epoch_at_end: Mapping[int, int] = field(default_factory=dict)

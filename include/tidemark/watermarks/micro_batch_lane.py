@@ -22,6 +22,8 @@ from tidemark.watermarks.values import NO_WATERMARK, Watermarks
 BATCH_SCHEMA = """
     bucket long, batch long, watermark long, previous_watermark long, left_watermark long, right_watermark long
 """
+"""Columns of a micro-batch: its bucket and number, the `watermark` at or below which its rows are late, the watermark
+by which the batch before evicted (`previous_watermark`), and those of the inputs before it, all in ms."""
 _COLUMNS = tuple(field.split()[0] for field in BATCH_SCHEMA.split(","))
 
 

@@ -55,6 +55,11 @@ class Watermarks:
             return self.batch
         return min(self.left, self.right) if self.sources_combined is None else self.sources_combined
 
+    @property
+    def last_cleanups(self) -> dict[str, int]:
+        """Last cleanup of each side in Flink SQL's interval join."""
+        return {"left": self.left_last_cleanup, "right": self.right_last_cleanup}
+
     def newest_event_time(self, lag: WatermarkLag) -> int:
         """Return the greatest event time of any row so far, ms."""
         sources = [(source.side, source.watermark) for source in self.sources]

@@ -405,9 +405,11 @@ class SqlIntervalJoin(Join):
             "row_hash": compute_row_hash(rows),
         }
         rows = rows.transform(with_columns, {**padding, **params, **computed})
-        return replay_lanes(
-            rows, {lane: job_rows.watermarks.timelines[lane] for lane in lanes}, job_rows.watermarks.first_slice
-        ).drop("_condition_matches", "row_hash")
+        watermarks = job_rows.watermarks
+        timelines = {lane: watermarks.timelines[lane] for lane in lanes}
+        last_cleanups = {lane: watermarks.lanes[lane].initial_watermarks.last_cleanups for lane in lanes}
+        replayed = replay_lanes(rows, timelines, last_cleanups, watermarks.first_slice)
+        return replayed.drop("_condition_matches", "row_hash")
 
 
 def _to_padded_emissions(rows: DataFrame) -> DataFrame:

@@ -5,9 +5,9 @@ The operator has a single field per side for the operator time of the last clean
 lookup if all its possible partners have expired by that time, even if some of them are still cached.
 
 This is a recurrence over rows of all keys, because a lookup that is skipped is no cleanup. It seldom matters. A row
-that is not that late always looks up, and nearly always such a lookup before an extremely late row proves that it
-skips. `LastCleanups` finds the rows for which there is no proof. Their lanes are replayed if such a row would find an
-overdue row, or would be the last cleanup of its slice.
+that is not that late always looks up: its lookup is certain. Nearly always a certain lookup before an extremely late
+row proves that it skips its own. `LastCleanups` finds the rows for which there is no proof, whose lookups are
+undecided. Their lanes are replayed if such a row would find an overdue row, or would be the last cleanup of its slice.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class LastCleanups:
         overdue_count = int(statistics["overdue_count"].sum())
         undecided_buckets = _find_undecided_buckets(lookups, watermarks)
         if not undecided_buckets.empty:
-            doubtful_rows = _find_doubtful_rows(new_rows, undecided_buckets)
+            undecided_rows = _find_undecided_rows(new_rows, undecided_buckets)
             overdue_rows = rows.where(is_overdue()) if overdue_count else None
-            replayed_lanes |= set(_find_undecided_lanes(doubtful_rows, overdue_rows, last_cleanups))
+            replayed_lanes |= set(_find_undecided_lanes(undecided_rows, overdue_rows, last_cleanups))
         return cls(watermarks, last_cleanups, frozenset(map(int, replayed_lanes))), overdue_count
 
     @classmethod
@@ -141,9 +141,9 @@ class LastCleanups:
         last_cleanups = _compute_last_cleanups(lookups, timer_cleanups, watermarks)
         replayed_lanes = replayed_lanes.union(_find_restarted_lanes(watermarks))
         if not undecided_buckets.empty:
-            doubtful_rows = _find_doubtful_rows(bucket_rows, undecided_buckets)
+            undecided_rows = _find_undecided_rows(bucket_rows, undecided_buckets)
             all_overdue = None if overdue_rows is None else overdue_rows.rows
-            replayed_lanes |= set(_find_undecided_lanes(doubtful_rows, all_overdue, last_cleanups))
+            replayed_lanes |= set(_find_undecided_lanes(undecided_rows, all_overdue, last_cleanups))
         return cls(watermarks, last_cleanups, frozenset(map(int, replayed_lanes)))
 
     @property
@@ -217,52 +217,45 @@ def _compute_last_cleanups(
     latest_lookups = lookups.dropna(subset="operator_time").groupby(["lane", "side", "slice"])["operator_time"].max()
     last_lookups = {point: int(operator_time) for point, operator_time in latest_lookups.items()}
     last_cleanups = {}
-    for lane, timeline in enumerate(watermarks.timelines):
-        for side, initial_cleanup in _get_initial_cleanups(timeline):
+    for number, (lane, timeline) in enumerate(zip(watermarks.lanes, watermarks.timelines, strict=True)):
+        for side, initial_cleanup in lane.initial_watermarks.last_cleanups.items():
             last_cleanup = initial_cleanup
             for slice_number in timeline.end_watermarks:
-                last_lookup = last_lookups.get((lane, OTHER[side], slice_number), NO_WATERMARK)
-                timer_cleanup = timer_cleanups.get((lane, side, slice_number), NO_WATERMARK)
+                last_lookup = last_lookups.get((number, OTHER[side], slice_number), NO_WATERMARK)
+                timer_cleanup = timer_cleanups.get((number, side, slice_number), NO_WATERMARK)
                 last_cleanup = max(last_cleanup, last_lookup, timer_cleanup)
-                last_cleanups[lane, side, slice_number] = last_cleanup
+                last_cleanups[number, side, slice_number] = last_cleanup
     return last_cleanups
 
 
-def _get_initial_cleanups(timeline: Timeline) -> Iterator[tuple[str, int]]:
-    """Yield the last cleanup of each side before the job."""
-    initial = timeline.end_watermarks[min(timeline.end_watermarks)]
-    yield "left", initial.left_last_cleanup
-    yield "right", initial.right_last_cleanup
-
-
 def _find_undecided_lanes(
-    doubtful_rows: DataFrame, overdue_rows: DataFrame | None, last_cleanups: dict[_SideOfSlice, int]
+    undecided_rows: DataFrame, overdue_rows: DataFrame | None, last_cleanups: dict[_SideOfSlice, int]
 ) -> Iterator[int]:
-    """Yield lanes with a doubtful lookup that would find an overdue row or be the last cleanup of its slice.
+    """Yield lanes with an undecided lookup that would find an overdue row or be the last cleanup of its slice.
 
     Args:
-        doubtful_rows: Rows of which it is not certain that they skip their lookup.
+        undecided_rows: Rows of which it is not certain that they skip their lookup.
         overdue_rows: The overdue rows; None for none.
-        last_cleanups: Last cleanups by the end of each slice, without doubtful lookups.
+        last_cleanups: Last cleanups by the end of each slice, without undecided lookups.
     """
-    doubtful_rows = materialize(doubtful_rows)
-    latest_lookups = doubtful_rows.groupBy("lane", "side", "slice").agg(F.max("operator_time")).collect()
+    undecided_rows = materialize(undecided_rows)
+    latest_lookups = undecided_rows.groupBy("lane", "side", "slice").agg(F.max("operator_time")).collect()
     yield from (
         lane
         for lane, side, slice_number, operator_time in latest_lookups
         if operator_time > last_cleanups[lane, OTHER[side], slice_number]
     )
     if latest_lookups and overdue_rows is not None:
-        keys = key_columns(doubtful_rows)
+        keys = key_columns(undecided_rows)
         overdue_columns = overdue_rows.select("side", "expires_at", "cleanup_time", *keys).withColumnsRenamed(
             {name: f"_{name}" for name in ("side", *keys)}
         )
         is_same_key: Column = reduce(Column.__and__, (F.col(key).eqNullSafe(F.col(f"_{key}")) for key in keys))
         is_in_cache = (F.col("operator_time") >= F.col("expires_at")) & (F.col("operator_time") < F.col("cleanup_time"))
-        undecided_rows = doubtful_rows.select("lane", "side", "operator_time", *keys).join(
+        finding_rows = undecided_rows.select("lane", "side", "operator_time", *keys).join(
             overdue_columns, is_same_key & (F.col("side") != F.col("_side")) & is_in_cache, "semi"
         )
-        yield from (row["lane"] for row in undecided_rows.select("lane").distinct().collect())
+        yield from (row["lane"] for row in finding_rows.select("lane").distinct().collect())
 
 
 def _find_undecided_buckets(lookups: pd.DataFrame, watermarks: JobWatermarks) -> pd.DataFrame:
@@ -282,9 +275,9 @@ def _find_undecided_buckets(lookups: pd.DataFrame, watermarks: JobWatermarks) ->
     lookups = lookups.sort_values("bucket_number")
     lane_and_side = [lookups["lane"], lookups["side"]]
     initial_cleanups = {
-        (lane, OTHER[side]): initial_cleanup
-        for lane, timeline in enumerate(watermarks.timelines)
-        for side, initial_cleanup in _get_initial_cleanups(timeline)
+        (number, OTHER[side]): initial_cleanup
+        for number, lane in enumerate(watermarks.lanes)
+        for side, initial_cleanup in lane.initial_watermarks.last_cleanups.items()
     }
     initial_cleanup = pd.Series(initial_cleanups).reindex(pd.MultiIndex.from_arrays(lane_and_side)).to_numpy()
     last_lookup = lookups["operator_time"].astype("Int64").fillna(NO_WATERMARK).groupby(lane_and_side).cummax()
@@ -295,7 +288,7 @@ def _find_undecided_buckets(lookups: pd.DataFrame, watermarks: JobWatermarks) ->
     return lookups.loc[lookups["lookup_skipped_at"] > cleanup_before, ["bucket_number", "side", "cleanup_before"]]
 
 
-def _find_doubtful_rows(rows: DataFrame, undecided_buckets: pd.DataFrame) -> DataFrame:
+def _find_undecided_rows(rows: DataFrame, undecided_buckets: pd.DataFrame) -> DataFrame:
     """Find the rows of undecided buckets of which it is not certain that they skip their lookup.
 
     Args:

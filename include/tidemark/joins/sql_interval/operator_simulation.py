@@ -50,7 +50,9 @@ _CacheKey = tuple[str, str]
 """Side, and join key as JSON."""
 
 
-def replay_lanes(rows: DataFrame, timelines: Mapping[int, Timeline], first_slice: int) -> DataFrame:
+def replay_lanes(
+    rows: DataFrame, timelines: Mapping[int, Timeline], last_cleanups: Mapping[int, dict[str, int]], first_slice: int
+) -> DataFrame:
     """Replay lanes, each in one task.
 
     Args:
@@ -65,6 +67,7 @@ def replay_lanes(rows: DataFrame, timelines: Mapping[int, Timeline], first_slice
             - `row_hash`: orders simultaneous rows (`joins.base.compute_row_hash`).
             - `rejected`: not null for rows that only advance the watermark.
         timelines: The timelines by lane.
+        last_cleanups: Last cleanup of each side before the job, by lane.
         first_slice: First slice of the job.
 
     Returns:
@@ -78,7 +81,8 @@ def replay_lanes(rows: DataFrame, timelines: Mapping[int, Timeline], first_slice
     timelines = {lane: replace(line, buckets=line.buckets.iloc[:0]) for lane, line in timelines.items()}
 
     def replay_table(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
-        return _replay_lane(table, timelines[key[0].as_py()], first_slice, arrow_schema)
+        lane = key[0].as_py()
+        return _replay_lane(table, timelines[lane], last_cleanups[lane], first_slice, arrow_schema)
 
     return rows.groupBy("lane").applyInArrow(replay_table, schema)
 
@@ -275,18 +279,19 @@ class _Operator:
         self.emissions.append(_Emission(role, left, right, self.slice_number, position, self.current_timer))
 
 
-def _replay_lane(table: pa.Table, timeline: Timeline, first_slice: int, schema: pa.Schema) -> pa.Table:
+def _replay_lane(
+    table: pa.Table, timeline: Timeline, last_cleanups: dict[str, int], first_slice: int, schema: pa.Schema
+) -> pa.Table:
     """Replay one lane in order of arrival."""
     table = table.sort_by([(name, "ascending") for name in _ARRIVAL_ORDER])
     params = {name: table[name][0].as_py() for name in ("lower", "upper", "lateness", "min_cleanup")}
-    initial = timeline.end_watermarks[first_slice]
     operator = _Operator(
         wait_by_side={"left": params["upper"], "right": -params["lower"]},
         padded_sides=frozenset(side for side in OTHER if table[f"pads_{side}"][0].as_py()),
         lateness=params["lateness"],
         min_cleanup=params["min_cleanup"],
         watermark=timeline.combined_at_end[first_slice - 1],
-        last_cleanup={"left": initial.left_last_cleanup, "right": initial.right_last_cleanup},
+        last_cleanup=dict(last_cleanups),
         combined_by_epoch=timeline.combined_by_epoch,
         slice_number=first_slice - 1,
     )

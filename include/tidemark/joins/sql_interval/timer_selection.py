@@ -83,7 +83,9 @@ def find_overdue_rows(
 
 
 def find_inversions(rows: DataFrame) -> DataFrame:
-    """Select the new rows that arrived after, or together with, a row of their cache that expires later.
+    """Select inversions: new rows that arrived after, or together with, a row of their cache that expires later.
+
+    Only such a row can outlive its expiry: the timer that removes it may have been set for the other row.
 
     Args:
         rows: Rows with `is_cached`, `expires_at`, `cleanup_time` (null for new rows) and their position and keys.
@@ -118,6 +120,8 @@ def compute_scan_buckets(greatest_expiries: pd.DataFrame, operator_times: np.nda
     for side in SIDES:
         expiries = greatest_expiries[side].to_numpy()
         unexpired_from = np.minimum(np.searchsorted(expiries, operator_times, side="right"), numbers)
+        # At bucket m = unexpired_from[b], all rows from before bucket unexpired_from[m] have expired. By bucket b, all
+        # rows from before m have expired too, so the timer that was pending at m has fired.
         first_buckets = unexpired_from[unexpired_from]
         last_lookup_buckets = np.maximum(np.searchsorted(operator_times, expiries) - 1, numbers)
         columns = {"first_bucket": first_buckets, "last_lookup_bucket": last_lookup_buckets}
