@@ -172,7 +172,8 @@ class _WatermarkedRows:
     def split(self, *, exact: bool) -> tuple[DataFrame, DataFrame]:
         """Split the rows as `Lane.split` does, by increments or late positions if there are any."""
         if exact and self.increments:
-            return self.lane_class.split(self.rows, exact=True)[0], self.increments.with_watermarks(self.rows)
+            on_time, candidates = self.lane_class.split(self.rows, exact=True)
+            return on_time, self.increments.with_watermarks(self.rows).select(*candidates.columns)
         if exact or self.late_positions is None:
             return self.lane_class.split(self.rows, exact=exact)
         late = self.late_positions.split_annotated(self.late_positions.annotate(self.rows))[1]
