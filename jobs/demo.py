@@ -1,7 +1,8 @@
 """Run the main job on real data: January's flights from New York, joined with the weather at their departure.
 
 Writes the inputs as Delta tables, runs the join on the arrival clock and on the event-time clock (most slices as one
-Spark job, the last six as jobs of their own), and shows which pairs the stream lost because rows were late.
+Spark job, the last six as jobs of their own), and shows which pairs the stream lost because rows were late. A third
+pipeline joins the result with the next departures of each aircraft.
 """
 
 import sys
@@ -23,12 +24,12 @@ from tidemark.planning.request import Request
 from tidemark.quality.gx.project import import_gx_in_background
 from tidemark.spark.session import get_spark_session
 
-STREAM, BATCH = "flights_weather", "flights_weather_event_time"
+STREAM, BATCH, CHAIN = "flights_weather", "flights_weather_event_time", "flights_turnarounds"
 SINGLE_SLICES = 6
 """Number of slices that run as Spark jobs of their own."""
 MS_PER_HOUR = 3_600_000
 NEXT_COMMANDS = {
-    f"tidemark status {STREAM}": "slices, late rows, watermarks",
+    f"tidemark status {STREAM} {CHAIN}": "slices, late rows, watermarks",
     f"tidemark quality show {STREAM}": "results of the quality gate",
     "make airflow": "the same in a local Airflow",
 }
@@ -44,14 +45,14 @@ def run_demo(lake: str, console: Console) -> None:
         f"   {landed.flights.rows:,} flights and {landed.weather.rows:,} weather reports, in "
         f"{landed.flights.commits} and {landed.weather.commits} commits"
     )
-    pipelines = [load_pipeline(name) for name in (STREAM, BATCH)]
+    pipelines = [load_pipeline(name) for name in (STREAM, BATCH, CHAIN)]
     for number, pipeline in enumerate(pipelines, start=2):
         console.print(f"[bold]{number}. Run {pipeline.name}[/bold], slices in order of {pipeline.clock}")
         _run(pipeline, lake, console)
-    stream, batch = (summarize_status(pipeline, lake) for pipeline in pipelines)
+    stream, batch, chain = (summarize_status(pipeline, lake) for pipeline in pipelines)
     console.print()
     console.print(_render_result(stream, batch))
-    for line in (_describe_losses(stream, batch), *_describe_next_steps(lake, time.monotonic() - started)):
+    for line in (_describe_losses(stream, batch), _describe_chain(chain), *_describe_next_steps(lake, time.monotonic() - started)):
         console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -93,7 +94,12 @@ def _describe_late_rows(status: Status) -> str:
 def _describe_losses(stream: Status, batch: Status) -> str:
     lost = batch.emissions - stream.emissions
     share = f"{lost:,} pairs ({lost / max(1, batch.emissions):.1%})"
-    return f"The stream lost {share}, because flights arrived after the watermark or never.\n"
+    return f"The stream lost {share}, because flights arrived after the watermark or never."
+
+
+def _describe_chain(chain: Status) -> str:
+    late = f"{chain.right.late:,} departures were late there"
+    return f"{CHAIN} reads its output: {chain.emissions:,} pairs with the aircraft's next departures; {late}.\n"
 
 
 def _describe_next_steps(lake: str, seconds: float) -> Iterator[str]:

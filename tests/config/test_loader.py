@@ -4,7 +4,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.config.pipeline_files import FILES, PROJECT, read_as_json, write_variant
+from tests.config.pipeline_files import FLIGHTS_WEATHER, PROJECT, read_as_json, read_base, write_variant
 from tidemark.config import build_json_schema, list_pipeline_files, load_pipeline, load_reference, with_overrides
 from tidemark.config.candidate_version import format_cli_arguments, to_candidate
 from tidemark.errors import PipelineFileError
@@ -25,7 +25,7 @@ def test_load_unknown_name_suggests_the_closest(monkeypatch):
 
 
 def test_load_shared_inputs_by_name(tmp_path):
-    content = yaml.safe_load(FILES[0].read_text())
+    content = read_base()
     (tmp_path / "inputs").mkdir()
     for name, side in (("flights", "left"), ("weather", "right")):
         (tmp_path / "inputs" / f"{name}.yaml").write_text(yaml.safe_dump(content[side]))
@@ -75,7 +75,7 @@ def test_load_reference_searches_the_folder_of_the_file_first(tmp_path, monkeypa
     assert load_name("flights_weather_event_time") == "flights_weather_event_time"
     with pytest.raises(PipelineFileError, match=r"p\.yaml: compare\.reference: there is no pipeline neer .*near"):
         load_name("neer")
-    assert load_reference(FILES[0]) is None
+    assert load_reference(FLIGHTS_WEATHER) is None
 
 
 def test_command_argument_finds_the_file_from_the_working_directory(tmp_path, monkeypatch):

@@ -7,7 +7,15 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.config.pipeline_files import APIA_DAYS, FILES, LOCAL_DAYS, PROJECT, read_as_json, write_variant
+from tests.config.pipeline_files import (
+    APIA_DAYS,
+    LOCAL_DAYS,
+    PROJECT,
+    load_base,
+    read_as_json,
+    read_base,
+    write_variant,
+)
 from tidemark.config import build_json_schema, load_pipeline, types, with_overrides
 from tidemark.config.types import format_duration, parse_allowance, parse_duration, parse_instant
 from tidemark.errors import PipelineFileError
@@ -24,7 +32,7 @@ BLOCKS = [
 @pytest.mark.parametrize("block", BLOCKS)
 def test_load_yaml_block_of_the_docs_is_valid(tmp_path, block):
     settings = yaml.safe_load(block)
-    rest = {name: part for name, part in yaml.safe_load(FILES[0].read_text()).items() if name not in settings}
+    rest = {name: part for name, part in read_base().items() if name not in settings}
     file = tmp_path / "p.yaml"
     file.write_text(yaml.safe_dump(rest) + block)
 
@@ -198,7 +206,7 @@ def test_time_bounds_and_expectations_have_short_forms(tmp_path):
 
 
 def test_output_affecting_settings_exclude_quality_and_output_folder(tmp_path):
-    base = load_pipeline(FILES[0]).output_affecting_settings()
+    base = load_base().output_affecting_settings()
     other = write_variant(tmp_path / "p.yaml", quality=[], output="x", expose_row_values=True)
     assert load_pipeline(other).output_affecting_settings() == base
     assert (
@@ -219,7 +227,7 @@ def test_output_affecting_settings_exclude_compare(tmp_path):
     pipeline = load_pipeline(write_variant(tmp_path / "p.yaml", compare=COMPARE))
     jsonschema.validate(read_as_json(tmp_path / "p.yaml"), build_json_schema())
 
-    assert pipeline.output_affecting_settings() == load_pipeline(FILES[0]).output_affecting_settings()
+    assert pipeline.output_affecting_settings() == load_base().output_affecting_settings()
 
     compare = pipeline.compare
     assert (compare.table, compare.key_columns) == ("streamed/x", ["left_k"])
@@ -239,7 +247,7 @@ def test_with_overrides_replaces_settings_of_a_comparison(tmp_path):
 
 
 def test_with_overrides_without_compare_fills_in_defaults():
-    compare = with_overrides(load_pipeline(FILES[0]), {"compare.table": "other"}).compare
+    compare = with_overrides(load_base(), {"compare.table": "other"}).compare
 
     assert (compare.table, compare.reference) == ("other", None)
     assert (str(compare.budget.unexplained), compare.budget.differing) == ("0", None)
@@ -265,11 +273,11 @@ def test_restarts_are_sorted_and_unique(tmp_path):
     settings = load_pipeline(write_variant(tmp_path / "p.yaml", restarts=restarts)).output_affecting_settings()
 
     assert settings.pop("restarts") == ["2013-01-01T04:00Z", "2013-01-01T05:00Z"]
-    assert settings == load_pipeline(FILES[0]).output_affecting_settings()
+    assert settings == load_base().output_affecting_settings()
 
 
 def test_slices_end_must_be_a_slice_boundary(tmp_path):
-    base = load_pipeline(FILES[0])
+    base = load_base()
     start, every = base.slices.start, base.slices.every
     ended = load_pipeline(write_variant(tmp_path / "p.yaml", slices__end=start + 3 * every))
 
@@ -292,7 +300,7 @@ def test_slices_end_must_be_a_slice_boundary(tmp_path):
 def test_output_affecting_settings_exclude_airflow(tmp_path):
     block = {"owner": "flights", "execution_timeout": "1 hour"}
     pipeline = load_pipeline(write_variant(tmp_path / "p.yaml", airflow=block))
-    assert pipeline.output_affecting_settings() == load_pipeline(FILES[0]).output_affecting_settings()
+    assert pipeline.output_affecting_settings() == load_base().output_affecting_settings()
     assert pipeline.airflow.owner == "flights"
 
 
@@ -303,7 +311,7 @@ def test_airflow_owner_with_template_raises(tmp_path):
 
 def test_where_filters_at_the_position_that_the_dialect_supports(tmp_path):
     (tmp_path / "inputs").mkdir()
-    shared = {**yaml.safe_load(FILES[0].read_text())["left"], "where": "carrier <> 'XX'"}
+    shared = {**read_base()["left"], "where": "carrier <> 'XX'"}
     (tmp_path / "inputs" / "flights.yaml").write_text(yaml.safe_dump(shared))
     flink = load_pipeline(write_variant(tmp_path / "flink.yaml", left={"use": "flights"}))
     spark = load_pipeline(write_variant(tmp_path / "spark.yaml", left={"use": "flights"}, dialect="spark"))

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.config.pipeline_files import FILES
+from tests.config.pipeline_files import FILES, FLIGHTS_WEATHER, read_base
 from tidemark.config import load_pipeline, load_reference
 from tidemark.config.safe_yaml import read_yaml
 from tidemark.errors import PipelineFileError
@@ -66,7 +66,7 @@ def test_load_invalid_yaml_raises_a_single_line(tmp_path, content, message):
 @pytest.mark.parametrize("name", NAMES)
 def test_load_file_name_with_code_raises(tmp_path, name):
     path = tmp_path / name
-    path.write_text(FILES[0].read_text())
+    path.write_text(FLIGHTS_WEATHER.read_text())
     with pytest.raises(PipelineFileError) as raised:
         load_pipeline(path)
     assert (
@@ -86,7 +86,7 @@ def test_load_reference_outside_the_allowed_folders_raises(tmp_path, monkeypatch
     folder, other = tmp_path / "folder", tmp_path / "other"
     folder.mkdir()
     other.mkdir()
-    content = yaml.safe_load(FILES[0].read_text())
+    content = read_base()
     for path in (other / "p.yaml", folder / "notes.txt"):
         path.write_text(yaml.safe_dump(content))
     (folder / "link.yaml").symlink_to(other / "p.yaml")
@@ -164,7 +164,7 @@ def test_load_odd_content_raises_at_most_a_single_line(tmp_path_factory, data):
 @settings(max_examples=EXAMPLES, deadline=None, database=None)
 @given(st.data())
 def test_load_odd_text_raises_at_most_a_single_line(tmp_path_factory, data):
-    text = FILES[0].read_bytes()
+    text = FLIGHTS_WEATHER.read_bytes()
     for _ in range(data.draw(st.integers(1, 5))):
         start, end = sorted((data.draw(st.integers(0, len(text))), data.draw(st.integers(0, len(text)))))
         inserted = data.draw(st.binary(max_size=5) | st.sampled_from(YAML_TOKENS))
