@@ -70,6 +70,12 @@ class SliceOrderError(UserError):
     """A slice cannot run now: missing predecessor, different settings, a gap, or not on a slice boundary."""
 
 
+class LedgerConflictError(SliceOrderError):
+    """Another process has committed first, so nothing was published. The same command can succeed."""
+
+    exit_code = 3
+
+
 class IncompleteInputError(UserError):
     """Inputs of the slices are not complete yet by the pipeline file's `complete` rules."""
 

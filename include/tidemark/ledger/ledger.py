@@ -18,7 +18,7 @@ from tidemark.config import Pipeline, Slices
 from tidemark.config.types import to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import CommitConflictError, DeltaTableHandle, OpenTables, create_internal_table
-from tidemark.errors import SliceOrderError, UserError
+from tidemark.errors import LedgerConflictError, UserError
 from tidemark.ledger.entry import Entry, parse_entry
 from tidemark.ledger.ledger_table import (
     COMPACT_EVERY,
@@ -161,9 +161,9 @@ class Ledger:
         number = max([self.number, *(entry.commit for entry in added.values())])
         return replace(self, entries=dict(sorted({**self.entries, **added}.items())), runs=runs, number=number)
 
-    def create_conflict_error(self, first: int) -> SliceOrderError:
+    def create_conflict_error(self, first: int) -> LedgerConflictError:
         """Create the error for a process whose ledger is outdated; `first` is the first slice it could not commit."""
-        return SliceOrderError(
+        return LedgerConflictError(
             f"another process has committed slices of {self.tables.root} since this one looked, so slice "
             f"{self.grid.label(first)} and those after it were not published; run the same command again"
         )
@@ -188,7 +188,7 @@ class Ledger:
             open_tables: Tables that are open, by path. The ledger is replaced by its new version.
 
         Raises:
-            SliceOrderError: Another process has committed since this ledger was read.
+            LedgerConflictError: Another process has committed since this ledger was read.
         """
         first, *more = rows
         records = [
