@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.dags.slice_lake import SliceLake
 from tests.quality.fake_receivers import webhooks
 from tests.spark.connect_server import run_connect_server
 from tidemark.cli import main
@@ -24,6 +25,21 @@ from tidemark.planning.request import Request
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 PROJECT = Path(__file__).parents[2]
+GROUPS = """
+from pathlib import Path
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
+from tidemark.airflow import TidemarkTaskGroup
+
+def create(dag_id):
+    with DAG(dag_id, schedule=None) as dag:
+        file, start, end = Path(__file__).with_name("orders.yaml"), "2025-01-01T00:00Z", "2025-01-01T05:00Z"
+        TidemarkTaskGroup(file, start=start, end=end) >> EmptyOperator(task_id="load")
+    return dag
+
+after_report, after_failed_report = create("after_report"), create("after_failed_report")
+after_failed_report.get_task("orders.report").file = "no such file.yaml"
+"""
 SLICE_0 = {("00:00", "a 00:20", "a 00:15"), ("00:00", "b 00:59", "b 00:58")}
 LATER = {("01:00", "a 01:05", "a 00:58"), ("02:00", "b 02:30", "b 02:21")}
 
@@ -69,7 +85,8 @@ def add_invalid_pair(pipeline_env, write, at, settings):
 def test_range_run_after_slice_run_emits_each_slice_once(spark, run_dag, pipeline_env, lake):
     # A manual run gets the interval that ends at its logical date.
     run, log = run_dag(pipeline_env, "clicked_views__slice", "2013-01-01T01:00:00+00:00")
-    assert run == {"state": "success", "interval": ["2013-01-01T00:00:00+00:00", "2013-01-01T01:00:00+00:00"]}, log
+    assert run["state"] == "success", log
+    assert run["interval"] == ["2013-01-01T00:00:00+00:00", "2013-01-01T01:00:00+00:00"]
     assert count_emissions(spark, lake) == Counter(SLICE_0)
     assert "clicked_views: 1 slices from 2013-01-01T00:00Z to 2013-01-01T01:00Z, 2 emissions" in log
 
@@ -81,6 +98,26 @@ def test_range_run_after_slice_run_emits_each_slice_once(spark, run_dag, pipelin
     run, log = run_dag(pipeline_env, "clicked_views__range", to="2013-01-01T03:00:00Z", slices_per_job=2)
     assert run["state"] == "success", log
     assert count_emissions(spark, lake) == Counter(SLICE_0 | LATER)
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "report", "after"),
+    [("after_report", "skipped", "success"), ("after_failed_report", "failed", "upstream_failed")],
+)
+def test_tasks_after_group_of_committed_slices_run_unless_report_failed(
+    run_dag, environment, tmp_path, dag_id, report, after
+):
+    slices = SliceLake.create(tmp_path / "dags", tmp_path / "lake")
+    slices.add(range(5))
+    slices.write()
+    (tmp_path / "dags" / "groups.py").write_text(GROUPS)
+    folder = {"AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags"), "TIDEMARK_LAKE": str(slices.lake)}
+
+    run, log = run_dag(environment | folder, dag_id)
+
+    tasks = {"wait": "skipped", "run": "skipped", "report": report, "done": after}
+    assert run["tasks"] == {f"orders.{name}": state for name, state in tasks.items()} | {"load": after}, log
+    assert run["state"] == ("success" if after == "success" else "failed")
 
 
 @pytest.mark.slow

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.dags.conftest import PROJECT
+from tests.dags.slice_lake import SliceLake
 from tidemark.airflow.partition_keys import DayCalendar
+from tidemark.airflow.status_queries import select_rows_since
 from tidemark.config import load_pipeline
 from tidemark.config.types import to_micros
 from tidemark.execution.run import execute
+from tidemark.ledger.ledger import Ledger
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.timegrid.slices import Grid
@@ -79,6 +82,12 @@ def run_slices(spark, environment, **options):
     list(execute(spark, plan, lambda *_: None))
 
 
+def read_last_commit(environment):
+    pipeline = load_pipeline(Path(environment["TIDEMARK_PIPELINES"], "clicked_views.yaml"))
+    ledger = Ledger.from_pipeline(pipeline, environment["TIDEMARK_LAKE"], applies_commits=False)
+    return json.dumps({"number": ledger.number, "run": ledger.last.run})
+
+
 def at(hour):
     return datetime(2013, 1, 1, tzinfo=UTC) + timedelta(hours=hour)
 
@@ -87,7 +96,7 @@ def test_consumers_start_when_day_is_committed_and_again_after_reprocess(spark, 
     subprocess.run([Path(sys.executable).with_name("airflow"), "db", "migrate"], env=partitioned_env, check=True)
     run_slices(spark, partitioned_env, end=at(24))
 
-    # A run of `dag.test` starts at its logical date, and `report` sends what was committed since.
+    # A run of `dag.test` starts at its logical date, and the first report sends what was committed since.
     output, result = run_dags(partitioned_env, ("clicked_views__slice", at(0).isoformat(), "wait|run"))
 
     assert result["states"] == ["success"], output
@@ -100,15 +109,17 @@ def test_consumers_start_when_day_is_committed_and_again_after_reprocess(spark, 
     assert sorted(result["events"], key=str) == events
     progress = (("last_slice", '"2013-01-01T23:00Z"'), ("watermark", '"2013-01-01T02:29:59.999Z"'))
     assets = ("clicked_views__days", "clicked_views__partitions", "clicked_views__slices")
-    assert sorted(result["stored"]) == [[asset, *row] for asset in assets for row in progress]
+    reported = [["clicked_views__slices", "last_commit", read_last_commit(partitioned_env)]]
+    assert sorted(result["stored"]) == sorted([[asset, *row] for asset in assets for row in progress] + reported)
     day = ["2013-01-01", "2013-01-01T00:00:00+00:00"]
     assert result["runs"] == [[CONSUMER, *day], [ROLLED_UP, *day]]
     assert "2013-01-01 of clicked_views, committed to 2013-01-01T23:00Z" in output
 
-    before = datetime.now(UTC).isoformat()
     run_slices(spark, partitioned_env, start=at(5), end=at(6), reprocess=True)
+    # The first run begins after the commit, as one that is cleared. The second one begins before all commits.
     dag_runs = (
-        ("clicked_views__slice", before, "wait|run"),
+        ("clicked_views__slice", datetime.now(UTC).isoformat(), "wait|run"),
+        ("clicked_views__slice", at(1).isoformat(), "wait|run"),
         ("next__slice", at(24).isoformat(), "run|report"),
         ("next__slice", at(25).isoformat(), "run|report"),
     )
@@ -116,10 +127,22 @@ def test_consumers_start_when_day_is_committed_and_again_after_reprocess(spark, 
 
     again = Counter(map(tuple, result["events"])) - Counter(map(tuple, events))
     assert {(name, key) for name, *_, key in again} == {*zip(assets, ("2013-01-01", HOURS[5], None), strict=True)}
-    assert again.total() == len(assets)
+    assert again.total() == len(assets), "each commit is reported once"
     assert result["runs"] == [[CONSUMER, *day], [CONSUMER, *day], [ROLLED_UP, *day]], "a rollup waits for 24 keys again"
-    assert result["states"] == ["success", "success", "failed"], "a slice waits for the key of its hour"
+    assert result["states"] == [*["success"] * 3, "failed"], "a slice waits for the key of its hour"
     assert "asset clicked_views__partitions has no event of partition 2013-01-02T00:00:00" in output
+
+
+def test_rows_of_another_ledger_are_later_than_reported_commit(tmp_path):
+    """As after the tables of a pipeline were deleted and written again."""
+    slices = SliceLake.create(tmp_path / "pipelines", tmp_path / "lake")
+    slices.add(range(3))
+    slices.write()
+    ledger = Ledger.from_pipeline(slices.pipeline, str(slices.lake), applies_commits=False)
+
+    reported = [{"number": 2, "run": run} for run in ("run 1", "run of an old ledger")]
+
+    assert [select_rows_since(ledger, commit)["number"].to_list() for commit in reported] == [[2], [0, 1, 2]]
 
 
 def list_days(every, zone, changed, valid, start="2024-03-30T23:00Z", stop=1000):

@@ -273,7 +273,7 @@ class Scenario:
 def _format_times(run, tasks):
     """Format the seconds of each task of a run, and the seconds between tasks."""
     times = {name: [datetime.fromisoformat(task[f"{edge}_date"]) for edge in ("start", "end")]
-             for name, task in tasks.items()}  # fmt: skip
+             for name, task in tasks.items() if name != "done"}  # fmt: skip
     seconds = {name: (end - start).total_seconds() for name, (start, end) in times.items()}
     edges = [times["wait"][1], *times["run"], *times["report"], datetime.fromisoformat(run["end_date"])]
     between = sum((after - before).total_seconds() for before, after in zip(edges[::2], edges[1::2], strict=True))

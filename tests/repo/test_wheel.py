@@ -24,11 +24,11 @@ from airflow.sdk import DAG
 import sys
 file = Path("orders.yaml")
 dag = TidemarkDag(file, tags=["team"], on_deadline="orders.alerts.page")
-assert [task.task_id for task in dag.topological_sort()] == ["wait", "run", "report"]
+assert [task.task_id for task in dag.topological_sort()] == ["wait", "run", "report", "done"]
 assert dag.tags == {"team"}
 with DAG("custom", schedule=None) as custom_dag:
     TidemarkTaskGroup(file, group_id="orders")
-assert sorted(custom_dag.task_ids) == ["orders.report", "orders.run", "orders.wait"]
+assert sorted(custom_dag.task_ids) == [f"orders.{name}" for name in ("done", "report", "run", "wait")]
 assert Path(dag.get_task("run").application).is_file()
 assert not {"pyspark", "deltalake", "pandas"} & set(sys.modules)
 """

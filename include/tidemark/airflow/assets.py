@@ -20,6 +20,8 @@ GROUP = "tidemark"
 _SUFFIXES: dict[PartitionKind, str] = {"slice": "partitions", "day": "days"}
 _PROGRESS = ("last_slice", "watermark")
 """Fields of a summary of commits that Airflow's state store keeps for each asset."""
+_COMMIT = "last_commit"
+"""The ledger's last commit: a field of a summary of commits, which the state store keeps for the slices' asset."""
 
 
 def slices_asset(name: str) -> Asset:
@@ -57,12 +59,31 @@ def _partition_assets(pipeline: Pipeline, lake: str) -> dict[PartitionKind, Asse
     return {kind: partition_asset(pipeline, lake, kind) for kind in dict.fromkeys(pipeline.airflow.partitions)}
 
 
+def read_reported_commit(context: Context, pipeline: Pipeline, outlets: Iterable[Any]) -> dict[str, Any] | None:
+    """Return the last commit that a report has sent an event for, as `last_commit` of its summary.
+
+    None before the first report, and without the slices' asset among the task's outlets.
+    """
+    asset = slices_asset(pipeline.name)
+    stored = context["asset_state_store"][asset].get(_COMMIT) if asset in outlets else None
+    return stored if isinstance(stored, dict) else None
+
+
+def store_reported_commit(
+    context: Context, pipeline: Pipeline, outlets: Iterable[Any], commits: Mapping[str, Any]
+) -> None:
+    """Store the last commit of a summary as reported, for the slices' asset if it is an outlet."""
+    asset = slices_asset(pipeline.name)
+    if asset in outlets:
+        context["asset_state_store"][asset].set(_COMMIT, commits[_COMMIT])
+
+
 def record_commits(
     context: Context,
     pipeline: Pipeline,
     lake: str,
     commits: Mapping[str, Any],
-    since: datetime,
+    since: datetime | Mapping[str, Any],
     outlets: Iterable[Any],
 ) -> list[Any]:
     """Attach a summary of commits and partition keys to the events of a task's outlets, and store the last slice.
@@ -72,7 +93,7 @@ def record_commits(
         pipeline: The pipeline.
         lake: The lake root.
         commits: The summary of `status_queries.committed_since`.
-        since: Instant of the first commit (inclusive).
+        since: Start of the summary, as for `status_queries.committed_since`.
         outlets: The task's outlets.
 
     Returns:
@@ -93,8 +114,8 @@ def record_commits(
     return remaining
 
 
-def _find_keys(pipeline: Pipeline, lake: str, since: datetime) -> dict[Any, list[str]]:
-    """Return the keys of what was committed since an instant, by the asset with partition keys."""
+def _find_keys(pipeline: Pipeline, lake: str, since: datetime | Mapping[str, Any]) -> dict[Any, list[str]]:
+    """Return the keys of what was committed since then, by the asset with partition keys."""
     from tidemark.airflow.partition_keys import committed_keys  # noqa: PLC0415 - opens tables
 
     asset_by_kind = _partition_assets(pipeline, lake)

@@ -6,11 +6,14 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import BaseOperator, TriggerRule
+
 from tidemark.airflow.assets import input_assets, output_assets
 from tidemark.airflow.dag_options import Kind
 from tidemark.airflow.operators import ReportSlices, RunSlices, VacuumTables, VerifyTables, WaitForInputs
 from tidemark.airflow.project import Project
-from tidemark.airflow.repair import APPROVE_TASK, APPROVED_AT, PLAN_TASK, ApproveRepair, PlanRepair, RepairSlices
+from tidemark.airflow.repair import APPROVE_TASK, PLAN_TASK, ApproveRepair, PlanRepair, RepairSlices
 from tidemark.config import Pipeline
 
 INTERVAL = ("{{ data_interval_start | ts }}", "{{ data_interval_end | ts }}")
@@ -31,7 +34,7 @@ def add_slice_tasks(
     spark_conf: Mapping[str, str] | None = None,
     waits_unless: str = "false",
 ) -> None:
-    """Add the tasks wait, run and report."""
+    """Add the tasks wait, run, report and done."""
     wait = WaitForInputs(
         task_id="wait",
         file=file,
@@ -46,7 +49,8 @@ def add_slice_tasks(
     )
     options = ["--from", start, "--to", end, *(extra_options or []), *asset_options]
     run = _create_run_task(pipeline, file, project, spark_conf, f"{pipeline.name} {start} to {end}", options)
-    wait >> run >> _create_report_task(pipeline, file, project)
+    wait >> run
+    _add_report_tasks(run, pipeline, file, project)
 
 
 def _create_run_task(
@@ -77,21 +81,24 @@ def _create_run_task(
     )
 
 
-def _create_report_task(pipeline: Pipeline, file: Path, project: Project, since: str = "") -> ReportSlices:
-    """Create the report task, for commits since an instant (a template; by default the start of the DAG run).
+def _add_report_tasks(last_job: BaseOperator, pipeline: Pipeline, file: Path, project: Project) -> None:
+    """Add the tasks report and done after the last job.
 
-    As a teardown it also runs after a failed job, and the DAG run still fails.
+    `report` is a teardown, so it also runs after a failed job. Airflow does not count the state of a teardown for the
+    DAG run. `done` is the leaf that counts: it fails if a job or the report fails. If the slices were skipped because
+    they are committed, it succeeds, so that tasks after a task group run.
     """
     report = ReportSlices(
         task_id="report",
         file=file,
         project=project,
-        since=since,
         outlets=output_assets(pipeline, project.lake),
         depends_on_past=False,
     )
     report.as_teardown()
-    return report
+    done = EmptyOperator(task_id="done", trigger_rule=TriggerRule.NONE_FAILED, depends_on_past=False)
+    last_job >> report >> done
+    last_job >> done
 
 
 def _slice_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
@@ -114,11 +121,11 @@ def _reprocess_tasks(pipeline: Pipeline, file: Path, project: Project, spark_con
     run = _create_run_task(
         pipeline, file, project, spark_conf, f"{pipeline.name} again {start} to {end}", arguments, ("reprocess",)
     )
-    run >> _create_report_task(pipeline, file, project)
+    _add_report_tasks(run, pipeline, file, project)
 
 
 def _repair_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
-    """Add the tasks plan, approve, reprocess, compare (if the pipeline has it) and report."""
+    """Add the tasks plan, approve, reprocess, compare (if the pipeline has it), report and done."""
 
     def create_task(
         task_id: str, operator: type[RunSlices], command: tuple[str, ...], options: list[str] | None = None
@@ -133,22 +140,20 @@ def _repair_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: 
         answer_within=settings.answer_within,
         approvers=settings.approvers,
     )
-    run = create_task("reprocess", RepairSlices, ("reprocess", "--outdated"))
+    last_job = run = create_task("reprocess", RepairSlices, ("reprocess", "--outdated"))
     create_task(PLAN_TASK, PlanRepair, ("reprocess", "--outdated", "--dry-run")) >> approve >> run
-    report = _create_report_task(pipeline, file, project, APPROVED_AT)
     if pipeline.compare:
         # With `every`, later slices are left to NAME__compare: the stream may not have written their rows.
         interval = ["--from", PLANNED[0], "--to", PLANNED[1]] if pipeline.compare.every else []
-        compare = create_task("compare", RunSlices, ("compare", "run", "--save"), ["--only-due", *interval])
-        run >> compare >> report
-    else:
-        run >> report
+        last_job = create_task("compare", RunSlices, ("compare", "run", "--save"), ["--only-due", *interval])
+        run >> last_job
+    _add_report_tasks(last_job, pipeline, file, project)
 
 
 def _landed_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
-    """Add the tasks run and report. The job runs the slices whose inputs are complete, if any."""
+    """Add the tasks run, report and done. The job runs the slices whose inputs are complete, if any."""
     run = _create_run_task(pipeline, file, project, spark_conf, f"{pipeline.name} landed", [])
-    run >> _create_report_task(pipeline, file, project)
+    _add_report_tasks(run, pipeline, file, project)
 
 
 def _compare_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:

@@ -39,9 +39,10 @@ async def log_missed_deadline(pipeline: str, **_: Any) -> None:
 
 
 class TidemarkTaskGroup(TaskGroup):
-    """Task group with the tasks wait, run and report for the slices between two instants.
+    """Task group with the tasks wait, run, report and done for the slices between two instants.
 
-    It fits into any DAG. `depends_on_past` and `retries` are inherited from the DAG.
+    It fits into any DAG. `depends_on_past` and `retries` are inherited from the DAG. Tasks after the group run if the
+    slices are committed, also if an earlier run has committed them.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from tidemark.airflow.assets import describe_missing_events, record_commits
+from tidemark.airflow.assets import describe_missing_events, read_reported_commit, record_commits, store_reported_commit
 from tidemark.airflow.connect_job import ConnectJob, connect_address
 from tidemark.airflow.metrics import send_agreement_metrics, send_commit_metrics, send_uncommitted_slices
 from tidemark.airflow.project import Project
@@ -274,46 +274,51 @@ def _parse_error(line: str) -> str | None:
 
 
 class ReportSlices(BaseOperator):
-    """Operator that logs what the run committed and attaches it to the event of the asset."""
+    """Operator that logs what was committed since the last report, and attaches it to the event of the asset.
+
+    The last reported commit is in Airflow's state store of the slices' asset, which has to be an outlet. So commits of
+    other runs are reported once, and a failed report is made up for by the next one.
+    """
 
     operator_extra_links = (DataDocsLink(), QuarantineLink())
-    template_fields: Sequence[str] = ("since",)
 
-    def __init__(self, *, file: Path, project: Project, since: str = "", **kwargs: Any) -> None:
+    def __init__(self, *, file: Path, project: Project, **kwargs: Any) -> None:
         """Create the task.
 
         Args:
             file: The pipeline file.
             project: Folders of pipelines, lake and jars.
-            since: Template of the instant from which commits count. Empty: the start of the DAG run.
             kwargs: Further arguments of `BaseOperator`.
         """
         super().__init__(**kwargs)
-        self.file, self.lake, self.since = str(file), project.lake, since
+        self.file, self.lake = str(file), project.lake
         self._commits: dict[str, Any] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Read from the ledger what was committed since an instant, by default the start of the DAG run.
+        """Read from the ledger what was committed since the last report. The first one begins with the DAG run.
 
         Returns:
             The summary of `status_queries.committed_since`, which the asset's event has too.
 
         Raises:
-            AirflowSkipException: The run committed nothing, so there is no event.
+            AirflowSkipException: Nothing was committed, so there is no event.
         """
         from tidemark.airflow.status_queries import committed_since  # noqa: PLC0415 - opens tables
 
         pipeline = load_pipeline(Path(self.file))
+        reported = read_reported_commit(context, pipeline, self.outlets)
         started = context["dag_run"].start_date or datetime.now(UTC) - timedelta(days=1)
-        since = datetime.fromisoformat(self.since) if self.since else started
+        since = started if reported is None else reported
         commits = self._commits = committed_since(pipeline, self.lake, since)
         send_uncommitted_slices(pipeline, self.lake)
         if commits is None:
             raise AirflowSkipException("nothing was committed")
-        send_commit_metrics(commits)
-        self.log.info("%s", _describe_commits(commits))
         # An outlet that is removed gets no event.
         self.outlets = record_commits(context, pipeline, self.lake, commits, since, self.outlets)
+        send_commit_metrics(commits)
+        self.log.info("%s", _describe_commits(commits))
+        # Last, because a retry reports nothing of what is stored.
+        store_reported_commit(context, pipeline, self.outlets, commits)
         return commits
 
     def find_data_docs(self) -> str | None:
@@ -322,7 +327,7 @@ class ReportSlices(BaseOperator):
 
     @property
     def quarantined_pipeline(self) -> str | None:
-        """Name of the pipeline if the run committed slices with rows in quarantine, for the task's link."""
+        """Name of the pipeline if it reported slices with rows in quarantine, for the task's link."""
         commits = self._commits or {}
         return commits.get("pipeline") if commits.get("quality", {}).get("quarantined") else None
 

@@ -5,13 +5,13 @@ It opens tables: import it only inside the process of a task.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
-import pandas as pd
-
+from tidemark.airflow.status_queries import select_rows_since
 from tidemark.config import Pipeline
 from tidemark.config.airflow import PartitionKind
 from tidemark.config.local_days import get_day_start, to_local_day
@@ -52,10 +52,17 @@ class DayCalendar:
         return range(max(first, self.slices.start), min(stop, self.slices.stop))
 
 
-def committed_keys(pipeline: Pipeline, lake: str, since: datetime) -> dict[PartitionKind, list[str]]:
-    """Return the keys of the slices that were committed since an instant (inclusive), and of their complete days.
+def committed_keys(
+    pipeline: Pipeline, lake: str, since: datetime | Mapping[str, Any]
+) -> dict[PartitionKind, list[str]]:
+    """Return the keys of the slices that were committed since then, and of their complete days.
 
     A day is complete if all of its slices are committed and none of them is stale.
+
+    Args:
+        pipeline: The pipeline.
+        lake: The lake root.
+        since: Start, as for `status_queries.select_rows_since`.
 
     Raises:
         UserError: The tables are not valid.
@@ -64,7 +71,7 @@ def committed_keys(pipeline: Pipeline, lake: str, since: datetime) -> dict[Parti
     ledger = Ledger.read_without_sync(PipelineTables.from_config(pipeline, lake), grid)
     if ledger.rows.empty:
         return {"slice": [], "day": []}
-    changed = ledger.rows["number"][ledger.rows["committed_at"] >= pd.Timestamp(since)].astype(int).tolist()
+    changed = select_rows_since(ledger, since)["number"].astype(int).tolist()
     end = pipeline.slices.end
     stop = grid.number_at(to_micros(end)) if end else _NO_LAST_SLICE
     zone = pipeline.airflow.day_time_zone or pipeline.slices.time_zone

@@ -19,8 +19,6 @@ from tidemark.config import load_pipeline
 from tidemark.errors import UserError
 
 PLAN_TASK, APPROVE_TASK = "plan", "approve"
-APPROVED_AT = f"{{{{ (ti.xcom_pull(task_ids='{APPROVE_TASK}') or {{}}).get('responded_at', '') }}}}"
-"""Template of the instant of a person's answer; empty without one."""
 
 
 class PlanRepair(RunSlices):

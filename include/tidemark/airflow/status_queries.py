@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -125,13 +125,27 @@ def incomplete_inputs(file: str, lake: str, end: str, *, assets: bool = False) -
     return [input_.explain() for input_ in inputs if not input_.covers(datetime.fromisoformat(end))]
 
 
-def committed_since(pipeline: Pipeline, lake: str, since: datetime) -> dict[str, Any] | None:
-    """Return a JSON-ready summary of what was committed since an instant (inclusive), or None for nothing."""
+def select_rows_since(ledger: Ledger, since: datetime | Mapping[str, Any]) -> pd.DataFrame:
+    """Select the newest rows of a ledger that were committed since an instant (inclusive) or after a commit.
+
+    Args:
+        ledger: The ledger.
+        since: The instant, or the commit as `last_commit` of a summary. If the ledger does not have its run, all rows
+            are later: the tables were deleted and written again.
+    """
+    rows = ledger.rows
+    if rows.empty:
+        return rows
+    if isinstance(since, datetime):
+        return rows[rows["committed_at"] >= pd.Timestamp(since)]
+    return rows[rows["commit"] > (since["number"] if since["run"] in ledger.runs else 0)]
+
+
+def committed_since(pipeline: Pipeline, lake: str, since: datetime | Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a JSON-ready summary of what was committed since then (`select_rows_since`), or None for nothing."""
     tables, grid = PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices)
     ledger = Ledger.read_without_sync(tables, grid)
-    if ledger.rows.empty:
-        return None
-    rows = ledger.rows[ledger.rows["committed_at"] >= pd.Timestamp(since)]
+    rows = select_rows_since(ledger, since)
     if rows.empty:
         return None
     numbers = rows["number"].astype(int)
@@ -152,6 +166,7 @@ def committed_since(pipeline: Pipeline, lake: str, since: datetime) -> dict[str,
         "quality": dict(Counter(rows["quality"])),
         "failed_expectations": _failed_expectations(rows["quality_results"]),
         "docs": get_docs_index(tables),
+        "last_commit": {"number": ledger.number, "run": str(rows.sort_values("commit")["run"].iloc[-1])},
         "last_slice": grid.label(int(ledger.rows["number"].max())),
         "watermark": _format_watermark(ledger),
     }
