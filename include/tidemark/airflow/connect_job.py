@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -15,6 +16,9 @@ from tidemark.config.cluster import CONNECT_SCHEME, CONNECT_TOKEN_VARIABLE
 
 SPARK_CONNECT_TYPE = "spark_connect"
 """Type of a connection whose host is a Spark Connect server, by Airflow's Spark provider."""
+STOP_SECONDS = 3.0
+"""Time that a job has to end by itself. Airflow kills the task 5 s after the signal that stops it."""
+_MAX_LAST_LINES = 20
 
 
 def connect_address(connection: Connection) -> str | None:
@@ -49,6 +53,12 @@ class ConnectJob:
         if token:
             self._environment[CONNECT_TOKEN_VARIABLE] = token
         self._process: subprocess.Popen[str] | None = None
+        self._last_lines: deque[str] = deque(maxlen=_MAX_LAST_LINES)
+
+    @property
+    def last_output(self) -> str:
+        """The last lines of the command's output, which have its error."""
+        return "\n".join(self._last_lines)
 
     def run(self, arguments: Sequence[str], log: Callable[[str, str], None]) -> int:
         """Run the command, send its output to `log` line by line, and return its exit code."""
@@ -59,9 +69,18 @@ class ConnectJob:
         assert self._process.stdout is not None, "a pipe"
         for line in self._process.stdout:
             log("%s", line.rstrip())
+            self._last_lines.append(line.rstrip())
         return self._process.wait()
 
     def stop(self) -> None:
-        """Ask the process to end after the current job, by SIGTERM."""
-        if self._process is not None:
-            self._process.terminate()
+        """Let the process end after the current job, by SIGTERM, and kill it if it has not ended in `STOP_SECONDS`.
+
+        Otherwise it would commit slices next to the task's next try.
+        """
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()

@@ -5,8 +5,9 @@ Each metric is sent twice: with the pipeline as suffix, since StatsD has no tags
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,8 +16,8 @@ from airflow.sdk.observability.stats import gauge, incr, timing
 
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
-from tidemark.errors import UserError
 
+_LOG = logging.getLogger(__name__)
 _PREFIX = "tidemark"
 _BACKEND_SETTINGS = ("statsd_on", "otel_on", "statsd_datadog_enabled")
 """Settings of Airflow; metrics are sent if one is on."""
@@ -36,11 +37,11 @@ def send_commit_metrics(commits: Mapping[str, Any]) -> None:
 
 
 def send_uncommitted_slices(pipeline: Pipeline, lake: str) -> None:
-    """Send how many slices have ended and are not committed. Invalid tables are reported elsewhere."""
+    """Send how many slices have ended and are not committed."""
     if _is_enabled():
         from tidemark.airflow.status_queries import count_uncommitted_slices  # noqa: PLC0415 - opens tables
 
-        with suppress(UserError):
+        with _log_errors(pipeline):
             slices = count_uncommitted_slices(pipeline, lake, datetime.now(UTC))
             _send(gauge, "uncommitted_slices", slices, pipeline.name)
 
@@ -50,9 +51,18 @@ def send_agreement_metrics(pipeline: Pipeline, lake: str) -> None:
     if _is_enabled():
         from tidemark.airflow.status_queries import agreement_counts  # noqa: PLC0415 - opens tables
 
-        with suppress(UserError):
+        with _log_errors(pipeline):
             for name, rows in agreement_counts(pipeline, lake).items():
                 _send(gauge, f"agreement.{name}", rows, pipeline.name)
+
+
+@contextmanager
+def _log_errors(pipeline: Pipeline) -> Iterator[None]:
+    """Log an error of the tables instead of raising it: metrics must not fail a task, or replace its own error."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - the storage raises many kinds
+        _LOG.warning("metrics of %s were not sent: %s", pipeline.name, error)
 
 
 def _is_enabled() -> bool:

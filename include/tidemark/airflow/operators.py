@@ -174,7 +174,7 @@ class RunSlices(SparkSubmitOperator):
             else:
                 super().execute(context)
         except AirflowException as error:
-            if any(code in str(error) for code in _FINAL_EXIT_CODES) and not isinstance(error, AirflowFailException):
+            if any(code in str(error) for code in _FINAL_EXIT_CODES):
                 raise AirflowFailException(_extract_error(str(error))) from None
             raise
         finally:
@@ -209,8 +209,8 @@ class RunSlices(SparkSubmitOperator):
         self._connect_job = ConnectJob(address, token, self._receiver_connections())
         code = self._connect_job.run(list(map(str, self.application_args or ())), self.log.info)
         if code:
-            error_class = AirflowFailException if f"Error code is: {code}." in _FINAL_EXIT_CODES else AirflowException
-            raise error_class(f"the job on {address.partition('/;')[0]} ended. Error code is: {code}.")
+            server, output = address.partition("/;")[0], self._connect_job.last_output
+            raise AirflowException(f"the job on {server} ended. Error code is: {code}.\n{output}")
 
     def _get_hook(self) -> SparkSubmitHook:
         # The connection's password is the secret of a standalone cluster. The operator's own `env_vars` are shown in
