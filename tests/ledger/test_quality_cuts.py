@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.quality.fake_receivers import webhooks
 from tidemark.errors import CheckFailedError
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -35,8 +36,8 @@ def two_days(append_inputs, write):
 def run_with_expectations(plan_and_run, read_ledger, pipeline):
     """Run expectations; return their failed slices, the committed slices, and the message of a failed job."""
 
-    def run_pipeline(per_job, *quality, **request):
-        settings = pipeline(output=f"of_{per_job}", slices=HALF_DAYS, quality=list(quality))
+    def run_pipeline(per_job, *quality, notify=(), **request):
+        settings = pipeline(output=f"of_{per_job}", slices=HALF_DAYS, quality=list(quality), notify=list(notify))
         message = ""
         try:
             plan_and_run(settings, end=at(48), slices_per_job=per_job, **request)
@@ -76,9 +77,18 @@ def test_quality_results_are_independent_of_slices_per_job(two_days, run_with_ex
 
 
 @pytest.mark.parametrize("per_job", [4, 1])
-def test_critical_input_failure_skips_join_and_commits_earlier_slices(two_days, run_with_expectations, lake, per_job):
-    _, published, message = run_with_expectations(per_job, limit_rows(2, "critical", on="left"))
+def test_critical_input_failure_skips_join_and_commits_earlier_slices(
+    two_days, run_with_expectations, lake, monkeypatch, per_job
+):
+    with webhooks() as (url, requests):
+        monkeypatch.setenv("AIRFLOW_CONN_TIDEMARK_PAGER", json.dumps({"conn_type": "http", "host": url}))
+        notify = {"webhook": {"connection": "tidemark_pager"}, "when": "always"}
+        expectation = limit_rows(2, "critical", on="left")
+        _, published, message = run_with_expectations(per_job, expectation, notify=[notify])
     assert published == [0]
+    outcomes = [(content["outcome"], content["start"], content["slice_count"]) for _, _, content in requests]
+    first, second = "2024-01-01T00:00Z", "2024-01-01T12:00Z"
+    assert outcomes == ([("failed", first, 4)] if per_job == 4 else [("passed", first, 1), ("failed", second, 1)])
     assert "(max_value 2) on left found 3 before the join in slice 2024-01-01T12:00Z" in message
     assert not (lake / f"of_{per_job}" / "rejected_output").exists(), "no row was written"
 

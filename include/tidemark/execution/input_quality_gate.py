@@ -11,12 +11,12 @@ from tidemark.execution.quality_gate import (
     describe_published_slices,
     format_failed_slices,
     format_remedies,
+    notify_receivers,
     record_first_rejection,
 )
 from tidemark.execution.validation_inputs import collect_input_rows
 from tidemark.quality import gate
 from tidemark.quality.gx.data_docs import get_docs_index, write_docs
-from tidemark.quality.notification import Notification, send_notification
 from tidemark.quality.results import ValidationResult
 
 
@@ -30,7 +30,9 @@ def validate_inputs(spec: JobSpec, rows: DataFrame) -> ValidationResult:
 
 
 def reject_failed_slices(spec: JobSpec, result: ValidationResult) -> str | None:
-    """Reject the first slice whose inputs failed and all later slices, notify receivers, and store the failures.
+    """Reject the first slice whose inputs failed and all later slices, and store the failures.
+
+    If no slice may run, notify receivers. Otherwise the job of the earlier slices does so (`JobSpec.rejected`).
 
     Returns:
         A message about the rejected slices, which must not run; None if all slices may run.
@@ -41,8 +43,9 @@ def reject_failed_slices(spec: JobSpec, result: ValidationResult) -> str | None:
     plan, slices, passed_count = spec.plan, spec.slices, result.publishable_count
     if passed_count == len(slices):
         return None
-    notification = Notification.from_result(plan.pipeline.name, plan.grid, slices, spec.run, result)
-    send_notification(notification, plan.pipeline.notify, plan.tables, result)
+    can_run = passed_count and not plan.atomic
+    if not can_run:
+        notify_receivers(spec, result)
     write_docs(plan.tables, result.gx_result_ids)
     failure, *other_failures = record_first_rejection(spec, result).blocking_failures
     more = f" (and {len(other_failures)} more)" if other_failures else ""
@@ -53,6 +56,6 @@ def reject_failed_slices(spec: JobSpec, result: ValidationResult) -> str | None:
         f"{describe_published_slices(spec, passed_count, 'were not run')}. Look at {result.docs_index}"
         f"{format_remedies(plan.pipeline, failure, failed_slice)}"
     )
-    if plan.atomic or not passed_count:
+    if not can_run:
         raise CheckFailedError(rejection)
     return rejection

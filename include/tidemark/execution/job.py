@@ -31,7 +31,7 @@ from tidemark.ledger.emission_diff import EmissionChange, compare_emissions
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.plan import Plan
-from tidemark.quality.results import ValidationResult
+from tidemark.quality.results import SliceFailures, ValidationResult
 from tidemark.quality.results_table import create_result_rows
 from tidemark.spark.engine import get_engine
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
@@ -79,18 +79,20 @@ def run_job(
     slices: range,
     uncommitted_runs: Mapping[str, StagedRun],
     progress: Progress,
+    rejected: SliceFailures = (),
 ) -> JobResult:
     """Run a range of slices as one Spark job that continues the ledger. If the gate rejects a slice, stop before it.
 
     Args:
         ledger: Committed slices, and slices of earlier jobs that are not committed yet.
         uncommitted_runs: Runs of earlier jobs whose files may not be in the tables yet, by name.
+        rejected: Failures of the slices after these, which were rejected before the join.
 
     Raises:
         CheckFailedError: No slice may be published.
         InputError: Rows that earlier slices have read were deleted or changed.
     """
-    start_time, spec = time.monotonic(), JobSpec.create(plan, ledger, slices, uncommitted_runs)
+    start_time, spec = time.monotonic(), JobSpec.create(plan, ledger, slices, uncommitted_runs, rejected)
     progress("reading")
     with ExitStack() as resources:
         first_slice = plan.grid.label(slices[0])
@@ -100,8 +102,9 @@ def run_job(
         job_input = read_job_input(spark, spec)
         input_result = validate_inputs(spec, job_input.rows)
         if rejection := reject_failed_slices(spec, input_result):
-            passed_slices = slices[: input_result.publishable_count]
-            result = run_job(spark, plan, ledger, passed_slices, uncommitted_runs, progress)
+            count = input_result.publishable_count
+            rejected = (*input_result.failures_by_slice[count:], *rejected)
+            result = run_job(spark, plan, ledger, slices[:count], uncommitted_runs, progress, rejected)
             return replace(result, rejection=result.rejection or rejection)
         replayed = _replay_slices(spec, job_input)
         _require_complete_read(spec, replayed)

@@ -10,6 +10,7 @@ from tidemark.ledger.adoption import list_adopted_slices
 from tidemark.ledger.entry import Entry, LateArrivalPolicy
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.plan import Plan
+from tidemark.quality.results import SliceFailures
 from tidemark.quality.waivers import Waivers, read_waivers
 from tidemark.tables.run_files import StagedRun, new_run
 from tidemark.watermarks.lanes import Lane
@@ -45,9 +46,18 @@ class JobSpec:
     """Expectations that do not keep a slice from being published."""
     adopted_from: Mapping[int, str]
     """Adopted slices, whose output is not published, with `Entry.adopted_from`."""
+    rejected: SliceFailures
+    """Failures of the slices after the job's, which were rejected before the join."""
 
     @classmethod
-    def create(cls, plan: Plan, ledger: Ledger, slices: range, uncommitted_runs: Mapping[str, StagedRun]) -> JobSpec:
+    def create(
+        cls,
+        plan: Plan,
+        ledger: Ledger,
+        slices: range,
+        uncommitted_runs: Mapping[str, StagedRun],
+        rejected: SliceFailures = (),
+    ) -> JobSpec:
         """Define the job that runs these slices of a plan. Reads the waivers."""
         first, commit = slices[0], plan.next_commit_number(ledger)
         predecessor = ledger.entry(first - 1)
@@ -66,6 +76,7 @@ class JobSpec:
             uncommitted_runs=uncommitted_runs,
             waivers=read_waivers(plan.tables, plan.grid, attempts),
             adopted_from=list_adopted_slices(ledger.entries, slices),
+            rejected=rejected,
         )
 
     @property

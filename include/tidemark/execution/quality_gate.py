@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -67,24 +67,32 @@ def apply_quality_gate(
     Raises:
         CheckFailedError: No slice may be published.
     """
-    plan, tables, slices = spec.plan, spec.plan.tables, spec.slices
+    plan, tables = spec.plan, spec.plan.tables
     rows = collect_output_rows(spec, written, accounting, metric_details)
     output_result = gate.validate_output(accounting.invariants, rows, plan.pipeline, tables, spec.run, spec.waivers)
     result = input_result.merge(output_result)
-    notification = Notification.from_result(plan.pipeline.name, plan.grid, slices, spec.run, result)
-    send_notification(notification, plan.pipeline.notify, tables, result)
+    notify_receivers(spec, result)
     if not result.blocking_failures:
-        return GateDecision(len(slices), result, None)
+        return GateDecision(len(spec.slices), result, None)
 
     write_docs(tables, result.gx_result_ids)
     publishable_count = 0 if plan.atomic else result.publishable_count
-    rejected_start = F.lit(plan.grid.datetime_of(slices[0] + publishable_count))
+    rejected_start = F.lit(plan.grid.datetime_of(spec.slices[0] + publishable_count))
     rejected_rows = written.emissions.where(F.col("_slice") >= rejected_start).withColumn("_run", F.lit(spec.run))
     append_rejected_rows(rejected_rows, tables.rejected_output, spec.run)
     rejection = _format_rejection(spec, written, record_first_rejection(spec, result), result)
     if not publishable_count:
         raise CheckFailedError(rejection)
     return GateDecision(publishable_count, result.select_slices(0, publishable_count), rejection)
+
+
+def notify_receivers(spec: JobSpec, result: ValidationResult) -> None:
+    """Notify receivers of the result of a job's slices, and of the slices after them that were rejected before."""
+    plan, first = spec.plan, spec.slices[0]
+    complete = replace(result, failures_by_slice=(*result.failures_by_slice, *spec.rejected))
+    slices = range(first, first + len(complete.failures_by_slice))
+    notification = Notification.from_result(plan.pipeline.name, plan.grid, slices, spec.run, complete)
+    send_notification(notification, plan.pipeline.notify, plan.tables, complete)
 
 
 def record_first_rejection(spec: JobSpec, result: ValidationResult) -> ValidationResult:
