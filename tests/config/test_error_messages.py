@@ -147,6 +147,10 @@ SQL_SESSIONS = {"dialect": "flink-sql", "join__interval": None, "join__window": 
         ({"compare": {"table": "t", "key_columns": "a, b"}}, "compare.key_columns: should be a list. Write [a, b]."),
         ({"compare": {"table": "t", "ignore_columns": "a"}}, "compare.ignore_columns: should be a list. Write [a]."),
         ({"quality": "expect_x"}, "quality: should be a list. Write [expect_x]."),
+        (
+            {"quality": [*({"expect_column_to_exist": {"column": name}} for name in "aba")]},
+            "quality: expectation 3 (expect_column_to_exist) is the same check as expectation 1, with the same",
+        ),
         ({"quality": ["expect_x"]}, "quality.0: expect_x needs settings. Write the entry as {expect_x: {...}}."),
         ({"quality": [{"expect_column_to_exist": {"column": "a", "notes": 3}}]}, "notes: should be a list. Write [3]."),
         (

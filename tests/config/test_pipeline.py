@@ -20,6 +20,8 @@ from tidemark.config import build_json_schema, load_pipeline, types, with_overri
 from tidemark.config.types import format_duration, parse_allowance, parse_duration, parse_instant
 from tidemark.errors import PipelineFileError
 
+BETWEEN = "expect_column_values_to_be_between"
+
 BLOCKS = [
     pytest.param(block, id=f"{page.stem}-{number}")
     for page in sorted((PROJECT / "docs").glob("*.md"))
@@ -200,9 +202,21 @@ def test_time_bounds_and_expectations_have_short_forms(tmp_path):
     single = {flat["type"]: {"column": "left_a", "severity": "warning"}}
     for off in (False, "off"):
         jsonschema.validate(read_as_json(write_variant(tmp_path / "p.yaml", time_bounds=off)), build_json_schema())
-        pipeline = load_pipeline(write_variant(tmp_path / "p.yaml", time_bounds=off, quality=[flat, kwargs, single]))
-        assert pipeline.time_bounds is None
-    assert len(set(map(str, pipeline.quality))) == 1
+        assert load_pipeline(tmp_path / "p.yaml").time_bounds is None
+    forms = [load_pipeline(write_variant(tmp_path / "p.yaml", quality=[form])) for form in (flat, kwargs, single)]
+    assert len({str(pipeline.quality) for pipeline in forms}) == 1
+
+
+def test_default_expectation_that_the_file_has_too_is_left_out(tmp_path):
+    settings = {"type": BETWEEN, "on": "history", "max_value": 2, "min_value": 0.5}
+    same = {**settings, "column": "rows_vs_baseline", "severity": "warning"}
+    stricter = {**settings, "column": "match_rate_vs_baseline"}
+
+    pipeline = load_pipeline(write_variant(tmp_path / "p.yaml", quality=[same, stricter]))
+
+    columns = [expectation.kwargs["column"] for expectation in pipeline.default_expectations]
+    assert "rows_vs_baseline" not in columns
+    assert "match_rate_vs_baseline" in columns, "another severity has results of its own"
 
 
 def test_output_affecting_settings_exclude_quality_and_output_folder(tmp_path):

@@ -20,7 +20,7 @@ from tidemark.report.data import MAX_PERIODS, _choose_period_length, _create_bou
 from tidemark.report.lateness import choose_trial_delays, choose_varied_input
 from tidemark.report.quality_trends import _create_spans, _SpanGrid
 from tidemark.report.render import render_html, render_json, render_markdown
-from tidemark.timegrid.slices import LocalDayGrid
+from tidemark.timegrid.slices import Grid, LocalDayGrid
 
 PARTS = ["agreement", "causes", "lateness", "what-if", "state", "row-histories", "settings", "repeat"]
 CONTRAST = """(() => {
@@ -217,6 +217,16 @@ def test_resample_local_days_gives_a_period_per_day(zone, start):
     assert [(span.start, span.end, span.min_value, span.max_value) for span in spans] == [
         (bounds[n][0], bounds[n + 1][1], n, n + 1) for n in (0, 2, 4)
     ]
+
+
+def test_trend_of_check_with_two_results_per_slice_has_failures_of_both():
+    """Tables that a file with the same check twice has written."""
+    instants = pd.DatetimeIndex(["2024-01-01T00:00Z", "2024-01-01T00:00Z", "2024-01-01T01:00Z"])
+    values, failed = pd.Series([1.0, 3.0, 2.0], index=instants), pd.Series([False, True, False], index=instants)
+
+    spans = list(_create_spans(values, _SpanGrid(Grid(0, 3_600_000_000), 1), failed))
+
+    assert [(span.max_value, span.worst_failure) for span in spans] == [(3, 3), (2, 0)]
 
 
 def test_each_cause_has_a_remedy():

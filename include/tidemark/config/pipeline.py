@@ -220,6 +220,18 @@ class Pipeline(Settings):
             check_expression(value)
         return value
 
+    @field_validator("quality")
+    @classmethod
+    def _check_distinct(cls, value: list[Expectation]) -> list[Expectation]:
+        checks = [expectation.check for expectation in value]
+        for number, check in enumerate(checks, 1):
+            if (first := checks.index(check) + 1) < number:
+                raise ValueError(
+                    f"expectation {number} ({check[0]}) is the same check as expectation {first}, with the same "
+                    "severity. Remove one of them."
+                )
+        return value
+
     @model_validator(mode="after")
     def _check_output_columns(self) -> Self:
         if self.explode is not None and self.select is not None:
@@ -389,10 +401,12 @@ class Pipeline(Settings):
 
     @property
     def default_expectations(self) -> list[Expectation]:
-        """Warnings in addition to `quality`; empty with `quality_defaults: off`."""
+        """Warnings in addition to `quality`, without those that it has; empty with `quality_defaults: off`."""
         if not self.quality_defaults:
             return []
-        return create_default_expectations([side for side in SIDES if self.get_allowed_clock_skew(side) is not None])
+        sides_ahead = [side for side in SIDES if self.get_allowed_clock_skew(side) is not None]
+        checks = [expectation.check for expectation in self.quality]
+        return [default for default in create_default_expectations(sides_ahead) if default.check not in checks]
 
     @property
     def joins_union_of_inputs(self) -> bool:

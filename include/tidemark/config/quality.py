@@ -102,6 +102,11 @@ class Expectation(Settings):
         on = "" if self.on == "emissions" else f" on {self.on}"
         return on if self.per == "slice" else f"{on} per {self.per}"
 
+    @property
+    def check(self) -> tuple[str, dict[str, Any], str, Severity]:
+        """Type, arguments, scope and severity: results of two expectations with equal ones cannot be told apart."""
+        return self.type, self.kwargs, self.scope, self.severity
+
 
 def create_default_expectations(sides_ahead: Collection[SideName] = SIDES) -> list[Expectation]:
     """Create the warnings that every pipeline has unless its file sets `quality_defaults: off`.

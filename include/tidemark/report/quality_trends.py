@@ -184,12 +184,13 @@ def _read_lateness(ledger: Ledger) -> dict[tuple[str, str], pd.Series[float]]:
 def _create_spans(
     values: pd.Series[float], span_grid: _SpanGrid, failed: pd.Series[bool] | None = None
 ) -> Iterator[Span]:
-    present = values.dropna()
-    if present.empty:
+    # By position: a slice has several values of a check that an earlier pipeline file had twice.
+    rows = pd.DataFrame({"value": values, "failed": False if failed is None else failed.to_numpy()}).dropna()
+    if rows.empty:
         return
-    numbers = span_grid.grid.numbers_at(pd.DatetimeIndex(present.index).as_unit("us").asi8)
-    for start, group in present.groupby(numbers - (numbers - numbers[0]) % span_grid.slices_per_span):
-        failures = group[:0] if failed is None else group[failed.loc[group.index].to_numpy()]
+    numbers = span_grid.grid.numbers_at(pd.DatetimeIndex(rows.index).as_unit("us").asi8)
+    for start, group in rows.groupby(numbers - (numbers - numbers[0]) % span_grid.slices_per_span):
+        group_values, failures = group["value"], group.loc[group["failed"].to_numpy(), "value"]
         worst = float(failures.max()) if len(failures) else 0.0
         first, end = (span_grid.grid.label(number) for number in (int(start), int(start) + span_grid.slices_per_span))
-        yield Span(first, end, float(group.min()), float(group.max()), bool(len(failures)), worst)
+        yield Span(first, end, float(group_values.min()), float(group_values.max()), bool(len(failures)), worst)
