@@ -30,6 +30,7 @@ join:
   keys: [user]
   interval: {{lower: -10 minutes, upper: 0 seconds}}
 slices: {{every: {every}, start: "2025-01-01T00:00:00Z", end: "{end}"}}
+quality: [{{type: expect_column_values_to_not_be_null, column: right_user}}]
 compare: {{table: streamed}}
 expose_row_values: true
 """

@@ -18,18 +18,23 @@ from jwt import InvalidTokenError
 
 from tests.dags.slice_lake import AGREEMENT, NOT_NULL, SliceLake
 from tidemark.airflow.web.app import create_app
-from tidemark.airflow.web.overview import count_ended, list_attention, list_due
+from tidemark.airflow.web.overview import count_ended, count_states, list_attention, list_due
+from tidemark.airflow.web.repair_commands import list_commands
 from tidemark.airflow.web.slice_grid import Layout, build_page
-from tidemark.airflow.web.slice_states import SliceStates, summarize_slices
+from tidemark.airflow.web.slice_states import SliceStates, SliceSummary, summarize_slices
 from tidemark.airflow_provider.plugin import LazyApp, TidemarkPlugin
+from tidemark.config import load_pipeline
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.ledger.ledger_table import SCHEMA
+from tidemark.quality.gx.expectations import get_expectation_name
 
 SCRIPT = "<script>alert(1)</script>"
 READABLE = [
     "/", "/pipelines/orders", "/pipelines/orders?show=late&page=2025-01", "/pipelines/orders?show=match",
     "/pipelines/orders/slices/2025-01-01T05:00Z", "/dags/orders__slice",
 ]  # fmt: skip
+LAST = "2025-01-02T06:00Z"
+"""Start of the last slice, which was rejected."""
 STATIC = ["/slices.css", "/grid.js"]
 MISSING = [
     "/pipelines/nothing",
@@ -249,6 +254,46 @@ def test_slice_page_has_the_command_that_repairs_it(client, start, command):
     assert command in client("orders").get(f"/pipelines/orders/slices/{start}").text
 
 
+def test_rejected_slice_that_is_committed_has_to_be_reprocessed(client, slices):
+    other = SliceLake.create(slices.file.parent, slices.lake, "payments")
+    other.add(range(31))
+    other.write()
+    other.reject(30)
+
+    page, listed = (client("payments").get(f"/pipelines/payments{path}").text for path in (f"/slices/{LAST}", ""))
+
+    for text in (page, listed):
+        assert "tidemark reprocess payments --from 2025-01-02T06:00Z --to 2025-01-02T07:00Z" in text
+        assert "tidemark run payments --to 2025-01-02T07:00Z" not in text
+
+
+@pytest.mark.parametrize("per", ["day", "job"])
+def test_rejection_by_expectation_on_more_than_a_slice_has_no_waiver(slices, per):
+    slices.file.write_text(slices.file.read_text().replace("right_user}", f"right_user, per: {per}}}"))
+    pipeline = load_pipeline(slices.file)
+    failed = get_expectation_name(pipeline.quality[0])
+
+    commands = list(list_commands(pipeline, SliceSummary("rejected"), LAST, "2025-01-02T07:00Z", [failed]))
+
+    assert failed == f"{NOT_NULL} per {per}"
+    assert [command.command.split()[1] for command in commands] == ["quality", "run"]
+    assert not any("waive" in command.command for command in commands)
+
+
+def test_slices_before_the_first_committed_one_are_skipped(client, slices):
+    later = SliceLake.create(slices.file.parent, slices.lake, "payments")
+    later.add(range(24, 30))
+    later.write()
+    summaries = summarize_slices(later.pipeline, str(later.lake))
+
+    page = client("payments").get("/pipelines/payments/slices/2025-01-01T05:00Z").text
+
+    assert count_states(summaries, 34) == {"committed": 6, "due": 4, "skipped": 24}
+    assert list(list_due(summaries, 34)) == [range(30, 34)]
+    assert "Skipped" in page
+    assert "<pre>" not in page, "no command runs it"
+
+
 def test_dag_page_redirects_to_its_pipeline(client):
     response = client("orders").get("/dags/orders__compare")
     assert response.headers["Location"] == "/below/tidemark/pipelines/orders"
@@ -320,7 +365,7 @@ def test_match_of_slice_that_ran_again_is_outdated(slices):
     }  # fmt: skip
 
 
-def test_due_slices_are_gaps_and_those_after_the_last(slices):
+def test_due_slices_are_those_after_the_last(slices):
     summaries = summarize_slices(slices.pipeline, str(slices.lake))
     ended = count_ended(slices.pipeline, datetime(2025, 1, 2, 10, 30, tzinfo=UTC))
     assert ended == 34

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from deltalake.exceptions import DeltaError
 
 from tidemark.airflow.web.repair_commands import RepairCommand, list_commands
-from tidemark.airflow.web.slice_states import STATES, PipelineSlices, SliceStates, SliceSummary, State
+from tidemark.airflow.web.slice_states import STATES, PipelineSlices, SliceStates, State
 from tidemark.config import Pipeline
 from tidemark.errors import UserError
 from tidemark.ledger.ledger import count_ended_slices
@@ -84,13 +84,14 @@ def count_states(slices: PipelineSlices, ended: int) -> dict[State, int]:
     """
     counts = Counter(summary.state for summary in slices.summaries.values())
     counts["due"] = sum(map(len, list_due(slices, ended)))
+    counts["skipped"] = slices.end - sum(summary.is_committed for summary in slices.summaries.values())
     return {state: counts[state] for state in STATES if counts[state]}
 
 
 def list_due(slices: PipelineSlices, ended: int) -> Iterator[range]:
-    """Yield the ranges of slices that have ended and are neither committed nor rejected."""
-    start = 0
-    for number in slices.summaries:
+    """Yield the ranges of slices after the last committed one that have ended and were not rejected."""
+    start = slices.end
+    for number in (number for number in slices.summaries if number >= start):
         if number > start:
             yield range(start, number)
         start = number + 1
@@ -102,10 +103,7 @@ def list_attention(slices: PipelineSlices, ended: int) -> Iterator[Attention]:
     """Yield the states in which somebody should act, with their slices, the most urgent first."""
     grid = slices.grid
     for state in _URGENT:
-        if state == "due":
-            ranges = list(list_due(slices, ended))
-        else:
-            ranges = group_consecutive(n for n, summary in slices.summaries.items() if summary.state == state)
+        ranges = list(list_due(slices, ended)) if state == "due" else _group_by_commands(slices, state)
         if ranges:
             listed = tuple(
                 SliceRange(grid.label(part.start), grid.label(part.stop), len(part)) for part in ranges[:MAX_RANGES]
@@ -113,9 +111,21 @@ def list_attention(slices: PipelineSlices, ended: int) -> Iterator[Attention]:
             rejection = slices.rejections.get(ranges[0].start)
             commands = list_commands(
                 slices.pipeline,
-                SliceSummary(state),
+                replace(slices.summarize(ranges[0].start), match=None),
                 listed[0].start,
                 listed[0].end,
                 rejection.expectations if rejection else (),
             )
             yield Attention(state, sum(map(len, ranges)), listed, len(ranges) - len(listed), tuple(commands))
+
+
+def _group_by_commands(slices: PipelineSlices, state: State) -> list[range]:
+    """Group the slices in a state into ranges with the same commands: those that are committed, and others."""
+    ranges: list[range] = []
+    for is_committed in (False, True):
+        ranges += group_consecutive(
+            number
+            for number, summary in slices.summaries.items()
+            if (summary.state, summary.is_committed) == (state, is_committed)
+        )
+    return sorted(ranges, key=lambda part: part.start)

@@ -21,10 +21,11 @@ STATE_MARKS = {
     "adopted": "a",
     "committed": "",
     "due": "",
+    "skipped": "-",
 }
 """Character in the cell of a slice by its state, so that color is not the only difference."""
 STATE_MEANINGS = {
-    "rejected": "failed an expectation, not published",
+    "rejected": "the newest run failed an expectation and was not published",
     "stale": "must run again, because an earlier slice or a setting has changed",
     "quarantined": "published without rows that fail an expectation",
     "waived": "published although an expectation failed",
@@ -33,6 +34,7 @@ STATE_MEANINGS = {
     "adopted": "output is in another table",
     "committed": "published",
     "due": "ended, not committed",
+    "skipped": "not run, and a later slice began without it",
 }
 """Meaning of each state."""
 MATCH_MARKS = {"unexplained": "≠", "pending": "…", "explained": "~", "equal": "=", "outdated": "?"}

@@ -34,9 +34,11 @@ def list_commands(
         failed: Names of the expectations for which the first slice was rejected.
     """
     name, state = format_cli_arguments(pipeline), summary.state
+    reprocess = f"tidemark reprocess {name} --from {start} --to {end}"
     if state == "rejected":
+        run = reprocess if summary.is_committed else f"tidemark run {name} --to {end}"
         yield RepairCommand("Show which expectation failed", f"tidemark quality show {name}")
-        yield RepairCommand("Run it again, after the cause is removed", f"tidemark run {name} --to {end}")
+        yield RepairCommand("Run it again, after the cause is removed", run)
         yield from _list_waivers(pipeline, start, failed)
     elif state == "stale":
         yield RepairCommand("Run stale slices again", f"tidemark run {name} --to {end}")
@@ -48,13 +50,17 @@ def list_commands(
         yield RepairCommand("Publish them", f"tidemark quarantine release {name} --slice {start}")
     if summary.match not in {None, "equal"}:
         yield RepairCommand("Compare with the stream again", f"tidemark compare run {name} --from {start} --to {end}")
-    if state not in {"due", "rejected"}:
-        yield RepairCommand("Compute it again", f"tidemark reprocess {name} --from {start} --to {end}")
+    if summary.is_committed and state != "rejected":
+        yield RepairCommand("Compute it again", reprocess)
 
 
 def _list_waivers(pipeline: Pipeline, start: str, failed: Sequence[str]) -> Iterator[RepairCommand]:
-    names = [get_expectation_name(expectation) for expectation in pipeline.quality]
+    """Yield the commands that waive expectations of the file, except those that can be waived for no single slice."""
+    expectations = {get_expectation_name(expectation): expectation for expectation in pipeline.quality}
+    names = list(expectations)
     for expectation in failed:
+        if expectation not in expectations or expectations[expectation].per != "slice":
+            continue
         word = shlex.quote(abbreviate_expectation_name(expectation, names))
         yield RepairCommand(
             f"Publish it at the next run although it fails {expectation}",

@@ -81,7 +81,7 @@ def read_slice(slices: PipelineSlices, lake: str, number: int, end: int) -> Slic
         end: Number after the last slice of the grid.
     """
     pipeline, tables, grid = slices.pipeline, slices.tables, slices.grid
-    summary = slices.summaries.get(number, SliceSummary("due"))
+    summary = slices.summarize(number)
     start, start_label, end_label = grid.datetime_of(number), grid.label(number), grid.label(number + 1)
     row = _read_ledger_row(slices, start)
     is_start = ds.field("slice") == pa.scalar(start, pa.timestamp("us", "UTC"))

@@ -25,7 +25,6 @@ _FORMATS: dict[Unit, str] = {
 }
 _ROW_LABELS: dict[Unit, str] = {"minute": "%H:%M", "hour": "%H:00", "day": "%a %d", "month": "%B", "year": "%Y"}
 _MAX_COLUMNS = 60
-_DUE = SliceSummary("due")
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ class _Calendar:
         return _format_key(_floor(self.local_start(number), self.layout.page), self.layout.page)
 
     def summarize(self, number: int) -> SliceSummary:
-        return self.slices.summaries.get(number, _DUE)
+        return self.slices.summarize(number)
 
     def find_worst(self, numbers: range) -> State:
         states = {self.summarize(number).state for number in numbers}

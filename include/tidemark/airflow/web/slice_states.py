@@ -23,8 +23,12 @@ from tidemark.ledger.staleness import StaleReason, stale
 from tidemark.quality.pending_rejections import PendingRejection, list_pending_rejections
 from tidemark.timegrid.slices import Grid
 
-State = Literal["rejected", "stale", "quarantined", "waived", "warned", "released", "adopted", "committed", "due"]
-"""State of a slice, the most urgent first. `due` slices have ended and are not committed."""
+State = Literal[
+    "rejected", "stale", "quarantined", "waived", "warned", "released", "adopted", "committed", "due", "skipped"
+]
+"""State of a slice, the most urgent first. The newest run of a `rejected` slice was not published; an earlier one may
+be. `due` slices have ended and are not committed. `skipped` ones are not either, and cannot run: a later slice began
+without them."""
 STATES: tuple[State, ...] = get_args(State)
 Match = Literal["unexplained", "pending", "explained", "equal", "outdated"]
 """Match of a slice with the stream, the most urgent first. `outdated`: the slice ran again after its comparison."""
@@ -51,6 +55,7 @@ class SliceSummary:
     """Late rows as a share (0 to 1) of the rows read; None if no row was read."""
     match: Match | None = None
     """Match with the stream; None if the slice was not compared."""
+    is_committed: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,10 @@ class PipelineSlices:
     def end(self) -> int:
         """Number of the slice after the last committed one."""
         return 0 if self.last is None else self.last + 1
+
+    def summarize(self, number: int) -> SliceSummary:
+        """Return the summary of a slice that has ended, committed or not."""
+        return self.summaries.get(number) or SliceSummary("skipped" if number < self.end else "due")
 
 
 class SliceStates:
@@ -121,14 +130,14 @@ def summarize_slices(pipeline: Pipeline, lake: str) -> PipelineSlices:
     }
     compared_with = pipeline.compare.table if pipeline.compare else None
     matches = {} if compared_with is None else _match_slices(ledger, compared_with)
-    summaries = {number: SliceSummary("rejected") for number in rejections}
+    last = ledger.last.number if ledger.last else None
+    summaries = {number: SliceSummary("rejected") for number in rejections if last is None or number > last}
     for row in ledger.rows.to_dict("records"):
         number = int(row["number"])
         state: State = (
             "rejected" if number in rejections else "stale" if number in reasons else _get_committed_state(row)
         )
-        summaries[number] = SliceSummary(state, _compute_late_share(row), matches.get(number))
-    last = ledger.last.number if ledger.last else None
+        summaries[number] = SliceSummary(state, _compute_late_share(row), matches.get(number), is_committed=True)
     return PipelineSlices(
         pipeline, tables, grid, dict(sorted(summaries.items())), reasons, rejections, last, compared_with
     )
