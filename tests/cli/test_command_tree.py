@@ -120,6 +120,21 @@ def test_printed_command_of_a_candidate_shows_its_results(lake, capsys):
     assert (history["expectation"], history["outcomes"]) == ("rows", {"failed": 1})
 
 
+def test_list_shows_other_pipelines_if_tables_of_one_cannot_be_read(lake, capsys):
+    file = lake.parent / "pipelines" / "orders.yaml"
+    (file.parent / "refunds.yaml").write_text(file.read_text().replace("name: orders", "name: refunds"))
+    log = lake / "orders" / "ledger" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("no commit\n")
+
+    assert main(["list", "--json"]) == 0
+
+    orders, refunds, _ = json.loads(capsys.readouterr().out)
+    assert (orders["state"], refunds["state"]) == ("invalid", "no slices")
+    assert orders["problem"].startswith("its tables cannot be read: ")
+    assert orders["problem"].endswith(". Check their folder.")
+
+
 def test_list_warns_of_files_with_equal_names_or_outputs(lake, capsys):
     folder = lake.parent / "pipelines"
     text = (folder / "orders.yaml").read_text()

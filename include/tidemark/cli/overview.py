@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from deltalake.exceptions import DeltaError
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +20,7 @@ from tidemark.config.candidate_version import to_candidate
 from tidemark.config.loader import get_pipelines_folder, list_pipeline_files
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import UserError
-from tidemark.formatting import ToDict, format_count
+from tidemark.formatting import ToDict, format_count, to_single_line
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.maintenance.recovery_horizon import find_oldest_readable_versions
@@ -48,7 +49,7 @@ class PipelineSummary(ToDict):
     age_seconds: float | None = None
     """Time from the end of the last committed slice until now, in seconds."""
     problem: str | None = None
-    """Message of the error, if the file or the ledger is not valid."""
+    """Message of the error, if the file or the ledger is not valid or cannot be read."""
     conflicts: list[str] = field(default_factory=list)
     """Settings that must differ from those of another file in the folder, with that file."""
 
@@ -105,10 +106,14 @@ def _summarize(pipeline: Pipeline, file: str, root: str, now: datetime) -> Pipel
     grid = Grid.from_config(pipeline.slices)
     try:
         ledger = Ledger.read_without_sync(PipelineTables.from_config(pipeline, root), grid)
+        is_rejected = bool(list_pending_rejections(ledger))
     except UserError as error:
         return PipelineSummary(pipeline.name, "invalid", file, problem=str(error))
+    except (DeltaError, OSError) as error:
+        problem = f"its tables cannot be read: {to_single_line(str(error))}. Check their folder."
+        return PipelineSummary(pipeline.name, "invalid", file, problem=problem)
     state = "stale" if stale(ledger) else "committed" if ledger.entries else "no slices"
-    if list_pending_rejections(ledger):
+    if is_rejected:
         state = "rejected"
     uncommitted = ledger.count_uncommitted(pipeline.slices, now)
     if ledger.last is None:
