@@ -4,13 +4,14 @@ import json
 import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import functions as F
 
 from tidemark.cli.app import main
 from tidemark.config import load_pipeline
-from tidemark.config.types import from_micros, parse_instant
+from tidemark.config.types import from_micros, parse_instant, to_micros
 from tidemark.errors import InputError, PipelineFileError, SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.planning.planner import create_plan
@@ -20,7 +21,7 @@ from tidemark.spark.temporary_settings import (
     override_settings,
     tuned_for_tiny_queries,
 )
-from tidemark.streaming.live_query import LiveQueryPaths, run_live_query
+from tidemark.streaming.live_query import LiveQueryPaths, _write_replay, run_live_query
 from tidemark.streaming.replay_source import parse_rate
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.query_trace import QueryTrace
@@ -239,6 +240,16 @@ def test_replay_equals_live_query_over_files(spark, lake, pipeline, tmp_path, mo
 
     late = spark.read.format("delta").load(str(lake / "orders" / "late"))
     assert late.where("reason = 'late'").count() > 0
+
+
+def test_replay_of_pipeline_that_waits_for_its_inputs_waits_for_none(pipeline, tmp_path):
+    settings = pipeline(dialect="spark", left__complete="row", right__complete={"by": "commit"})
+    paths = LiveQueryPaths("table", str(tmp_path / "checkpoint"), "feed", str(tmp_path / "replay.yaml"))
+    trace = SimpleNamespace(batches=[SimpleNamespace(clock=to_micros(START))])
+
+    replay = load_pipeline(_write_replay(settings, paths, trace, has_feed=True))
+
+    assert (replay.left.complete, replay.right.complete) == (None, None)
 
 
 def test_run_live_query_other_dialect_raises(pipeline, run_query):

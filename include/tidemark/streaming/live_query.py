@@ -172,7 +172,9 @@ def _write_replay(pipeline: Pipeline, paths: LiveQueryPaths, trace: QueryTrace, 
     arrival = {"streaming_checkpoint": paths.checkpoint}
     table = {"table": paths.feed} if has_feed else {}
     settings = pipeline.model_dump(mode="json", exclude_defaults=True)
-    settings |= {side: {**settings[side], **table, "arrival": arrival} for side in SIDES}
+    for side in SIDES:
+        settings[side] |= {**table, "arrival": arrival}
+        settings[side].pop("complete", None)  # a trace ends with its last batch
     settings |= {
         "name": f"{pipeline.name}_replay",
         "output": f"{pipeline.output}/live_query/replay",
