@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -54,13 +56,24 @@ def what_if(
         raise UserError(f"--max {max_value} is not above --min {min_value}")
     start_instant, end_instant = parse_instant_option("--from", start), parse_instant_option("--to", end)
     root = get_lake_root()
-    values = {minimum + (maximum - minimum) * n / steps for n in range(steps + 1)}
+    values = set(_list_steps(minimum, maximum, steps))
     if (current := get_current_value(settings, vary)) is not None:
         values.add(current)
     with read_only_session(root, "tidemark what-if", settings) as spark:
         slices = select_slices(spark, settings, root, start_instant, end_instant)
         result = vary_setting(spark, settings, root, vary, sorted(values), slices)
     print_result(result, lambda: render_what_if(result))
+
+
+def _list_steps(minimum: timedelta, maximum: timedelta, steps: int) -> Iterator[timedelta]:
+    """Yield the values from the minimum to the maximum, in whole milliseconds as settings have them.
+
+    >>> [value / timedelta(milliseconds=1) for value in _list_steps(timedelta(), timedelta(seconds=1), 3)]
+    [0.0, 333.0, 666.0, 1000.0]
+    """
+    for number in range(steps + 1):
+        value = minimum + (maximum - minimum) * number / steps
+        yield value - value % timedelta(milliseconds=1)
 
 
 def explain(
