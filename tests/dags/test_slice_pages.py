@@ -179,9 +179,11 @@ def test_pipeline_name_cannot_leave_the_pipelines_folder(client, slices, name):
         ("slices/2024-12-31T23:00Z", 404),
         ("slices/2025-01-03T00:00Z", 404),
         ("slices/now", 404),
+        ("slices/9999-12-31T23:30Z", 404),
         ("slices/2025-01-01T05:00Z/more", 404),
         ("?page=2024-12", 404),
         ("?page=2025-99", 404),
+        ("?page=9999-12", 404),
         (f"?page={SCRIPT}", 400),
         ("?show=rows", 400),
     ],
@@ -409,6 +411,16 @@ def test_grid_begins_with_the_page_of_the_last_slice(slices):
     assert (page.earlier, page.later) == (None, "2026-01")
     later = build_page(summaries, 24 * 365 * 3, "2026-01")
     assert (later.earlier, later.later) == ("2025-12", "2027-01")
+
+
+@pytest.mark.parametrize(
+    ("every", "key"),
+    [("1 day", "9999"), ("1 hour", "9999-12"), ("1 minute", "9999-12-31"), ("1 second", "9999-12-31T23")],
+)
+def test_last_page_of_the_calendar_has_no_slices(tmp_path, every, key):
+    lake = SliceLake.create(tmp_path / "pipelines", tmp_path / "lake", every=every)
+
+    assert build_page(summarize_slices(lake.pipeline, str(lake.lake)), 24, key) is None
 
 
 def test_grid_of_local_days_has_months_as_rows(tmp_path):

@@ -163,6 +163,12 @@ def test_parse_boundary_instant_within_a_day_names_both_boundaries():
         grid.parse_boundary(parse_instant("2026-03-20T00:00Z"), "--from")
 
 
+@pytest.mark.parametrize("grid", [Grid(0, 3_600_000_000), create_grid("Europe/Berlin")], ids=["hours", "days"])
+def test_parse_boundary_instant_in_last_slice_of_calendar_names_its_start(grid):
+    with pytest.raises(SliceOrderError, match=r"is not on a slice boundary; .*: use 9999-12-31T23:00Z$"):
+        grid.parse_boundary(parse_instant("9999-12-31T23:30Z"), "--to")
+
+
 @pytest.mark.parametrize(
     ("zone", "first", "expected"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -91,9 +92,12 @@ class Grid:
                 f"slices start at {self.label(0)}"
             )
         if self.start_of(number) != to_micros(instant):
+            boundaries = self.label(number)
+            with suppress(OverflowError):  # after the year 9999
+                boundaries += f" or {self.label(number + 1)}"
             raise SliceOrderError(
                 f"{option} {format_instant(instant)} is not on a slice boundary; slices are {self.description}: "
-                f"use {self.label(number)} or {self.label(number + 1)}"
+                f"use {boundaries}"
             )
         return number
 

@@ -233,10 +233,13 @@ class _Calendar:
 
 
 def _parse_key(key: str, unit: Unit) -> datetime | None:
+    """Return the start of a page; None if the key is that of no page, or of the last page of the year 9999."""
     try:
-        return datetime.strptime(key, _FORMATS[unit])  # noqa: DTZ007 - a local time
-    except ValueError:
+        start = datetime.strptime(key, _FORMATS[unit])  # noqa: DTZ007 - a local time
+        _start_of_next(start, unit)
+    except (ValueError, OverflowError):
         return None
+    return start
 
 
 def _format_key(start: datetime, unit: Unit) -> str:
