@@ -194,7 +194,7 @@ def test_task_process_creates_only_its_own_dag(describe):
     assert (result["dags"], result["files"]) == (["flights_weather__slice"], ["flights_weather.yaml"])
 
 
-def test_dag_uses_pipeline_pool_when_pools_are_enabled(pipeline_file):
+def test_pools_are_created_for_pipelines_that_name_none(pipeline_file):
     pipeline_file("b.yaml", name="b", settings="airflow: {pool: shared}\n")
     folder = pipeline_file("a.yaml", name="a")
     env = os.environ | {"TIDEMARK_PIPELINES": str(folder), "PYTHONPATH": str(PROJECT / "include")}
@@ -203,7 +203,7 @@ def test_dag_uses_pipeline_pool_when_pools_are_enabled(pipeline_file):
     process = subprocess.run(command, env=env, check=True, capture_output=True)
 
     pools = json.loads(process.stdout)
-    assert {name: pool["slots"] for name, pool in pools.items()} == {"a": 1, "shared": 1}
+    assert {name: pool["slots"] for name, pool in pools.items()} == {"a": 1}
 
 
 def test_slice_dag_runs_in_order_and_stops_at_failure(demo):

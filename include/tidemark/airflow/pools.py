@@ -1,6 +1,7 @@
 """Print a pool of one slot per pipeline, as input of `airflow pools import`.
 
-The pool keeps slices, ranges and reprocessing of a pipeline from running at the same time.
+The pool keeps slices, ranges and reprocessing of a pipeline from running at the same time. A pool that a pipeline file
+names is left to Airflow's administrator: an import would change its slots.
 Usage: `python -m tidemark.airflow.pools [PROJECT]`
 """
 
@@ -14,14 +15,15 @@ from tidemark.airflow.project import Project
 
 
 def create_pools(project: Project) -> dict[str, dict[str, object]]:
-    """Return a pool of one slot per pipeline, by pool name."""
+    """Return a pool of one slot per pipeline whose file names none, by pool name."""
     return {
-        pipeline.airflow.pool or pipeline.name: {
+        pipeline.name: {
             "slots": 1,
             "description": f"jobs of pipeline {pipeline.name}",
             "include_deferred": False,
         }
         for pipeline in project.pipelines()[0].values()
+        if pipeline.airflow.pool is None
     }
 
 

@@ -64,7 +64,7 @@ class AirflowSettings(Settings):
     """Instant from which `deadline` counts: when the run was queued, or the end of its data interval, which is the end
     of its slice. Runs without a data interval, such as those by hand of NAME__range, then have no deadline."""
     pool: str | None = Field(default=None, pattern=r"^[\w.-]+$")
-    """Airflow pool of the pipeline's jobs. Default: one pool per pipeline if the project creates them
+    """Airflow pool of the pipeline's jobs. It must exist. Default: one pool per pipeline if the project creates them
     (`TIDEMARK_POOLS`), otherwise `default_pool`."""
     connection: str = Field(default="spark_default", pattern=r"^[\w.-]+$")
     """Airflow connection of the Spark cluster that jobs are submitted to."""
