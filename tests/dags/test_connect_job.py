@@ -5,8 +5,8 @@ from threading import Event, Thread
 
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Connection
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk import BaseHook, Connection
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
 from tests.conftest import write_pipeline
 from tidemark.airflow import Project, RunSlices, connect_job, metrics, status_queries
@@ -53,6 +53,21 @@ def test_job_on_connect_server_fails_with_its_error_line(create_task):
     task = create_task(("run",), "no_such", conn_type="spark", host="sc://localhost", port=1)
 
     with pytest.raises(AirflowFailException, match=r"^there is no pipeline file \S*no_such\.yaml$"):
+        task.execute({})
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("my_spark", "or set AIRFLOW_CONN_MY_SPARK="), ("my-spark", "is missing. Add it in Airflow$")]
+)
+def test_missing_connection_is_advised_as_variable_only_if_a_shell_can_export_it(tmp_path, monkeypatch, name, remedy):
+    def raise_not_found(_):
+        raise AirflowNotFoundException
+
+    monkeypatch.setattr(BaseHook, "get_connection", raise_not_found)
+    file = tmp_path / "orders.yaml"
+    task = RunSlices(task_id="run", file=file, project=Project(tmp_path), options=[], conn_id=name)
+
+    with pytest.raises(AirflowFailException, match=remedy):
         task.execute({})
 
 

@@ -356,14 +356,14 @@ def test_reading_changes_no_table(slices):
     assert {path: path.stat().st_mtime_ns for path in slices.lake.rglob("*")} == before
 
 
-def test_match_of_slice_that_ran_again_is_outdated(slices):
+def test_match_of_slice_that_ran_again_is_recomputed(slices):
     row = {**slices.rows[3], "run": "another run", "attempt": 2, "commit": 99}
     DeltaTableHandle.open(slices.tables.ledger).append(pa.Table.from_pylist([row], SCHEMA), 99)
 
     summaries = summarize_slices(slices.pipeline, str(slices.lake)).summaries
 
     assert {number: summaries[number].match for number in (0, 1, 3, 12)} == {
-        0: "unexplained", 1: "equal", 3: "outdated", 12: None,
+        0: "unexplained", 1: "equal", 3: "recomputed", 12: None,
     }  # fmt: skip
 
 

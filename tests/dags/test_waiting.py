@@ -33,8 +33,9 @@ def trigger(lake, tmp_path):
     file.write_text(WAITING.format(name="w"))
 
     def create(timeout=60):
-        give_up = (datetime.now(UTC) + timedelta(seconds=timeout)).isoformat()
-        return InputsComplete(file=str(file), lake=str(lake), end=HOUR.isoformat(), poll_interval=0.05, give_up=give_up)
+        timeout_at = (datetime.now(UTC) + timedelta(seconds=timeout)).isoformat()
+        end = HOUR.isoformat()
+        return InputsComplete(file=str(file), lake=str(lake), end=end, poll_interval=0.05, timeout_at=timeout_at)
 
     return create
 
@@ -56,16 +57,16 @@ def test_trigger_fires_when_inputs_are_complete(trigger, mark):
     done, event = asyncio.run(complete_input_while_waiting())
 
     assert not done
-    assert event.keys() == {"give_up"}
+    assert event.keys() == {"timeout_at"}
 
 
 def test_trigger_at_timeout_names_incomplete_inputs(trigger, mark):
     mark(HOUR - timedelta(minutes=1))
-    assert asyncio.run(wait_for_event(trigger(timeout=0)))["gave_up"] == INCOMPLETE
+    assert asyncio.run(wait_for_event(trigger(timeout=0)))["incomplete"] == INCOMPLETE
 
 
 def test_trigger_reports_user_error_at_once(trigger):
-    assert "there is no Delta table marks" in asyncio.run(wait_for_event(trigger()))["mistake"]
+    assert "there is no Delta table marks" in asyncio.run(wait_for_event(trigger()))["error"]
 
 
 def test_trigger_is_restored_from_serialized_form(trigger):
@@ -79,6 +80,6 @@ def test_wait_task_fails_without_retry_on_trigger_error(tmp_path):
     with pytest.raises(
         AirflowFailException, match=r"inputs were not complete up to T when the wait ended at G: clicks"
     ):
-        task.resume({}, {"give_up": "G", "gave_up": INCOMPLETE})
+        task.resume({}, {"timeout_at": "G", "incomplete": INCOMPLETE})
     with pytest.raises(AirflowFailException, match="^there is no table"):
-        task.resume({}, {"give_up": None, "mistake": "there is no table"})
+        task.resume({}, {"timeout_at": None, "error": "there is no table"})

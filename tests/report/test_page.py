@@ -258,5 +258,5 @@ def test_choose_varied_input_prefers_input_that_makes_most_rows_late():
     ],
 )
 def test_check_paths_unwritable_file_raises(tmp_path, name, expected_message):
-    with pytest.raises(UserError, match=f"--report .*{name}: {expected_message}"):
+    with pytest.raises(UserError, match=f"^FILE .*{name}: {expected_message}"):
         check_paths([str(tmp_path / name)])

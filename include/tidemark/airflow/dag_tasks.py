@@ -32,7 +32,7 @@ def add_slice_tasks(
     end: str,
     extra_options: list[str] | None = None,
     spark_conf: Mapping[str, str] | None = None,
-    waits_unless: str = "false",
+    ignore_completeness: str = "false",
 ) -> None:
     """Add the tasks wait, run, report and done."""
     wait = WaitForInputs(
@@ -41,7 +41,7 @@ def add_slice_tasks(
         project=project,
         start=start,
         end=end,
-        unless=f"{{{{ {waits_unless} }}}}",
+        ignore_completeness=f"{{{{ {ignore_completeness} }}}}",
         inlets=input_assets(pipeline),
     )
     asset_options = (
@@ -111,7 +111,13 @@ def _range_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: M
         "--{{ '' if params['ignore_completeness'] else 'no-' }}ignore-completeness",
     ]
     add_slice_tasks(
-        pipeline, file, project, *RANGE_PARAMS, extra_options, spark_conf, waits_unless="params['ignore_completeness']"
+        pipeline,
+        file,
+        project,
+        *RANGE_PARAMS,
+        extra_options,
+        spark_conf,
+        ignore_completeness="params['ignore_completeness']",
     )
 
 

@@ -45,9 +45,11 @@ class WaitForInputs(BaseOperator):
     It checks once in a worker, then defers to the triggerer and occupies no slot.
     """
 
-    template_fields: Sequence[str] = ("start", "end", "unless")
+    template_fields: Sequence[str] = ("start", "end", "ignore_completeness")
 
-    def __init__(self, *, file: Path, project: Project, start: str, end: str, unless: str = "", **kwargs: Any) -> None:
+    def __init__(
+        self, *, file: Path, project: Project, start: str, end: str, ignore_completeness: str = "", **kwargs: Any
+    ) -> None:
         """Create the task.
 
         Args:
@@ -55,12 +57,12 @@ class WaitForInputs(BaseOperator):
             project: Folders of pipelines, lake and jars.
             start: Start of the first slice (inclusive), a template.
             end: End of the last slice (exclusive), a template.
-            unless: Template; if it renders to True, the task does not wait.
+            ignore_completeness: Template; if it renders to True, the task does not wait.
             kwargs: Further arguments of `BaseOperator`.
         """
         super().__init__(**kwargs)
         self.file, self.lake = str(file), project.lake
-        self.start, self.end, self.unless = start, end, unless
+        self.start, self.end, self.ignore_completeness = start, end, ignore_completeness
 
     def execute(self, context: Context) -> None:
         """Check the slices and inputs, and defer while the inputs are incomplete.
@@ -79,7 +81,7 @@ class WaitForInputs(BaseOperator):
             raise AirflowFailException(str(error)) from None
         if is_committed:
             raise AirflowSkipException(f"slices from {self.start} to {self.end} are committed")
-        if self.unless == "True":
+        if self.ignore_completeness == "True":
             return
         timeout = pipeline.airflow.wait_timeout
         self._wait(context, pipeline, (datetime.now(UTC) + timeout).isoformat() if timeout else None)
@@ -90,17 +92,17 @@ class WaitForInputs(BaseOperator):
         Raises:
             AirflowFailException: The wait timed out, or a table is not valid.
         """
-        give_up = event["give_up"]
-        if message := event.get("mistake"):
+        timeout_at = event["timeout_at"]
+        if message := event.get("error"):
             raise AirflowFailException(message)
-        if message := event.get("gave_up"):
-            raise AirflowFailException(self._timeout_message(give_up, message))
-        self._wait(context, load_pipeline(Path(self.file)), give_up)
+        if message := event.get("incomplete"):
+            raise AirflowFailException(self._timeout_message(timeout_at, message))
+        self._wait(context, load_pipeline(Path(self.file)), timeout_at)
 
-    def _timeout_message(self, give_up: str | None, incomplete: str) -> str:
-        return f"inputs were not complete up to {self.end} when the wait ended at {give_up}: {incomplete}"
+    def _timeout_message(self, timeout_at: str | None, incomplete: str) -> str:
+        return f"inputs were not complete up to {self.end} when the wait ended at {timeout_at}: {incomplete}"
 
-    def _wait(self, context: Context, pipeline: Pipeline, give_up: str | None) -> None:
+    def _wait(self, context: Context, pipeline: Pipeline, timeout_at: str | None) -> None:
         from tidemark.airflow.status_queries import incomplete_inputs  # noqa: PLC0415 - opens tables
 
         end = parse_instant(self.end)
@@ -112,12 +114,12 @@ class WaitForInputs(BaseOperator):
         if not incomplete:
             return
         message = "; ".join(incomplete)
-        if give_up and datetime.now(UTC) >= datetime.fromisoformat(give_up):
-            raise AirflowFailException(self._timeout_message(give_up, message))
+        if timeout_at and datetime.now(UTC) >= datetime.fromisoformat(timeout_at):
+            raise AirflowFailException(self._timeout_message(timeout_at, message))
         self.log.info("waiting for inputs to be complete up to %s: %s", self.end, message)
         poll_interval = pipeline.airflow.poll_interval.total_seconds()
         trigger = InputsComplete(
-            file=self.file, lake=self.lake, end=end.isoformat(), poll_interval=poll_interval, give_up=give_up
+            file=self.file, lake=self.lake, end=end.isoformat(), poll_interval=poll_interval, timeout_at=timeout_at
         )
         self.defer(trigger=trigger, method_name="resume")
 
@@ -245,10 +247,10 @@ class RunSlices(SparkSubmitOperator):
         try:
             return BaseHook.get_connection(self._conn_id)
         except AirflowNotFoundException:
-            variable, local = f"AIRFLOW_CONN_{self._conn_id.upper()}", '{"conn_type": "spark", "host": "local[*]"}'
-            raise AirflowFailException(
-                f"connection {self._conn_id} is missing. Add it in Airflow, or set {variable}='{local}'"
-            ) from None
+            local, remedy = '{"conn_type": "spark", "host": "local[*]"}', "Add it in Airflow"
+            if self._conn_id.isidentifier():  # a shell exports no other names
+                remedy += f", or set {get_connection_variable(self._conn_id)}='{local}'"
+            raise AirflowFailException(f"connection {self._conn_id} is missing. {remedy}") from None
 
 
 def _extract_error(output: str) -> str:

@@ -18,11 +18,11 @@ from tidemark.errors import UserError
 class InputsComplete(BaseTrigger):
     """Trigger that fires when a pipeline's inputs are complete up to an instant. The task checks assets.
 
-    Its event has `give_up`, and either `mistake`, an error of the user, or `gave_up`, the inputs that were incomplete
-    at the timeout.
+    Its event has `timeout_at`. It has `error` after an error of the user, or `incomplete` with the inputs that were
+    incomplete at the timeout.
     """
 
-    def __init__(self, *, file: str, lake: str, end: str, poll_interval: float, give_up: str | None = None) -> None:
+    def __init__(self, *, file: str, lake: str, end: str, poll_interval: float, timeout_at: str | None = None) -> None:
         """Create the trigger.
 
         Args:
@@ -30,14 +30,14 @@ class InputsComplete(BaseTrigger):
             lake: The lake root.
             end: Instant up to which inputs must be complete, ISO 8601.
             poll_interval: Seconds between two checks.
-            give_up: Instant of the timeout, ISO 8601; None to wait forever.
+            timeout_at: Instant of the timeout, ISO 8601; None to wait forever.
         """
         super().__init__()  # type: ignore[no-untyped-call]
-        self.file, self.lake, self.end, self.poll_interval, self.give_up = file, lake, end, poll_interval, give_up
+        self.file, self.lake, self.end, self.poll_interval, self.timeout_at = file, lake, end, poll_interval, timeout_at
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the path of the class and its arguments."""
-        names = ("file", "lake", "end", "poll_interval", "give_up")
+        names = ("file", "lake", "end", "poll_interval", "timeout_at")
         return f"{type(self).__module__}.{type(self).__name__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -48,7 +48,7 @@ class InputsComplete(BaseTrigger):
             try:
                 incomplete = await asyncio.to_thread(self._find_incomplete_inputs)
             except UserError as error:
-                yield self._event(mistake=str(error))
+                yield self._event(error=str(error))
                 return
             except Exception as error:  # noqa: BLE001 - the storage may recover
                 incomplete = [f"the check failed: {error}"]
@@ -56,8 +56,8 @@ class InputsComplete(BaseTrigger):
                 yield self._event()
                 return
             self.log.info("not complete up to %s: %s", self.end, "; ".join(incomplete))
-            if self.give_up and datetime.now(UTC) >= datetime.fromisoformat(self.give_up):
-                yield self._event(gave_up="; ".join(incomplete))
+            if self.timeout_at and datetime.now(UTC) >= datetime.fromisoformat(self.timeout_at):
+                yield self._event(incomplete="; ".join(incomplete))
                 return
 
     def _find_incomplete_inputs(self) -> list[str]:
@@ -67,4 +67,4 @@ class InputsComplete(BaseTrigger):
         return incomplete_inputs(self.file, self.lake, self.end)
 
     def _event(self, **fields: str) -> TriggerEvent:
-        return TriggerEvent({"give_up": self.give_up, **fields})  # type: ignore[no-untyped-call]
+        return TriggerEvent({"timeout_at": self.timeout_at, **fields})  # type: ignore[no-untyped-call]

@@ -65,7 +65,7 @@ def show(
     """
     loaded = to_candidate(load_pipeline(pipeline), candidate)
     if report:
-        check_paths([report], quality_trends.FORMATS)
+        check_paths([report], quality_trends.FORMATS, "--report")
     ledger = Ledger.from_pipeline(loaded, get_lake_root())
     rows = read_results(ledger.tables.quality)
     histories = summarize_results(rows, read_results(ledger.tables.rejection_results))

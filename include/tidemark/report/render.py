@@ -43,12 +43,15 @@ FORMATS: dict[str, Callable[[ReportData], str]] = {
 """Renderers by file suffix."""
 
 
-def check_paths(paths: Iterable[str], formats: Collection[str] = FORMATS.keys()) -> tuple[str, ...]:
+def check_paths(
+    paths: Iterable[str], formats: Collection[str] = FORMATS.keys(), option: str = "FILE"
+) -> tuple[str, ...]:
     """Check that files can be written, before the report is computed.
 
     Args:
         paths: local paths or URIs.
         formats: allowed suffixes.
+        option: name of the argument or option with the paths, for messages.
 
     Raises:
         UserError: the suffix is not allowed, or the folder does not exist.
@@ -56,9 +59,9 @@ def check_paths(paths: Iterable[str], formats: Collection[str] = FORMATS.keys())
     files = tuple(paths)
     for file in files:
         if Path(file).suffix not in formats:
-            raise UserError(f"--report {file}: unknown suffix. Use a file name that ends in {', '.join(formats)}.")
+            raise UserError(f"{option} {file}: unknown suffix. Use a file name that ends in {', '.join(formats)}.")
         if not is_uri(file):
-            check_folder("--report", Path(file))
+            check_folder(option, Path(file))
     return files
 
 

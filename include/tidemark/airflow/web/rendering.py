@@ -37,14 +37,14 @@ STATE_MEANINGS = {
     "skipped": "not run, and a later slice began without it",
 }
 """Meaning of each state."""
-MATCH_MARKS = {"unexplained": "≠", "pending": "…", "explained": "~", "equal": "=", "outdated": "?"}
+MATCH_MARKS = {"unexplained": "≠", "pending": "…", "explained": "~", "equal": "=", "recomputed": "?"}
 """Character in the cell of a slice by its match with the stream."""
 MATCH_MEANINGS = {
     "unexplained": "rows differ without a cause",
     "pending": "rows of the stream are still to come",
     "explained": "rows differ, all with a known cause",
     "equal": "all rows are equal",
-    "outdated": "the slice ran again after its comparison",
+    "recomputed": "the slice ran again after its comparison",
 }
 """Meaning of each match."""
 LATE_LIMITS = (0.0, 0.001, 0.01, 0.05, 0.2)

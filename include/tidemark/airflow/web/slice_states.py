@@ -30,8 +30,8 @@ State = Literal[
 be. `due` slices have ended and are not committed. `skipped` ones are not either, and cannot run: a later slice began
 without them."""
 STATES: tuple[State, ...] = get_args(State)
-Match = Literal["unexplained", "pending", "explained", "equal", "outdated"]
-"""Match of a slice with the stream, the most urgent first. `outdated`: the slice ran again after its comparison."""
+Match = Literal["unexplained", "pending", "explained", "equal", "recomputed"]
+"""Match of a slice with the stream, the most urgent first. `recomputed`: the slice ran again after its comparison."""
 MATCHES: tuple[Match, ...] = get_args(Match)
 _STATE_OF_QUALITY: Mapping[str, State] = {
     "quarantined": "quarantined",
@@ -151,7 +151,7 @@ def classify_match(row: Mapping[str, Any], output_version: str) -> Match:
         output_version: Identifier of the slice's current emissions (`Entry.output_version`).
     """
     if row["run"] != output_version:
-        return "outdated"
+        return "recomputed"
     if row["unexplained"]:
         return "unexplained"
     if row["pending"]:
