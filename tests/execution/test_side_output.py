@@ -21,12 +21,20 @@ def at(hour, minute=0):
 def test_would_match_finds_match_of_late_row(spark, lake, pipeline, write, monkeypatch, per_job, max_broadcast_rows):
     monkeypatch.setattr(late_row_matches, "MAX_BROADCAST_ROWS", max_broadcast_rows)  # 0 forces a shuffle join
     # The watermarks are at 5:00 (right) and 4:50 (left) when the late rows arrive.
-    write("left", [("z", at(5), at(5), 0), ("a", at(2), at(6), 1), ("b", at(2), at(6), 2), ("a", at(4), at(6), 3)], ROW)
+    left_rows = [
+        ("z", at(5), at(5), 0),
+        ("a", at(2), at(6), 1),
+        ("b", at(2), at(6), 2),
+        ("a", at(4), at(6), 3),
+        ("c", at(0), at(6), 8),
+    ]
+    write("left", left_rows, ROW)
     right_rows = [
         ("a", at(1, 45), at(2), 4),
         ("b", at(1), at(2), 5),
         ("z", at(5), at(5, 1), 6),
         ("a", at(4), at(6, 1), 7),
+        ("c", at(0), datetime(2023, 12, 31, 23, 55, tzinfo=UTC), 9),
     ]
     write("right", right_rows, ROW)
     plan = create_plan(spark, pipeline(), str(lake), Request(slices_per_job=per_job))
@@ -39,4 +47,5 @@ def test_would_match_finds_match_of_late_row(spark, lake, pipeline, write, monke
         2: ("late", False),  # the only row of its key is an hour earlier
         3: ("late", False),  # its match arrived later
         7: ("late", True),
+        8: ("late", False),  # its match arrived before the first slice
     }

@@ -22,7 +22,7 @@ class ConsumedVersions:
     """Versions of one input up to which rows were read before a job, by the rows' slice."""
 
     by_slice: tuple[tuple[int | None, int], ...]
-    """First slice (None: no lower bound) and version, in order; empty if rows of earlier slices are not read."""
+    """First slice (None: that of the grid) and version, in order; empty if rows of earlier slices are not read."""
     unplaced: int | None
     """Version for rows without a usable clock; None if none were read."""
 

@@ -200,11 +200,13 @@ class ChangeDetector:
                 self.require_exact_arrivals(grid, consumed_by_slice[1][0] or 0, current, *earlier)
 
     def _is_in_slices(self, grid: Grid, spans: Sequence[tuple[int | None, int]], *, includes_unplaced: bool) -> Column:
-        """Return a condition: the row's slice is start <= n < stop, or it has none if these rows are included."""
+        """Return a condition: the row's slice is start <= n < stop, or it has none if these rows are included.
+
+        Rows before the first slice are in no slice.
+        """
         time, is_inside = self.side.slice_time, F.lit(False)
         for start, stop in spans:
-            is_from_start = F.lit(True) if start is None else time >= grid.start_of(start)
-            is_inside = is_inside | (is_from_start & (time < grid.start_of(stop)))
+            is_inside = is_inside | ((time >= grid.start_of(start or 0)) & (time < grid.start_of(stop)))
         return F.coalesce(is_inside, F.lit(False)) | (time.isNull() & F.lit(includes_unplaced))
 
     def _files_of_later_slices(self, grid: Grid, first: int) -> frozenset[str]:
@@ -270,6 +272,6 @@ class ChangeDetector:
             assert totals is not None, "an aggregate has one row"
             if not totals["rows"]:
                 return None
-            return max(0, grid.number_at(totals["oldest"])) if totals["oldest"] is not None else 0
+            return grid.number_at(totals["oldest"]) if totals["oldest"] is not None else 0
         except (PySparkException, Py4JJavaError):  # VACUUM has removed the earlier files
             return 0

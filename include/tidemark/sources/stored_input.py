@@ -73,13 +73,13 @@ class StoredInput:
         return self.statistics.count_rows_between(grid.start_of(slices[0]), grid.start_of(slices[-1] + 1))
 
     def read_accepted_rows(self, grid: Grid, last: int, start: int | None, end: int | None) -> DataFrame:
-        """Read rows that are not rejected, with clocks up to the end of slice `last`.
+        """Read rows that are not rejected, of slices up to `last` (inclusive).
 
         Args:
             start: First event time in microseconds, inclusive. None: no bound.
             end: Last event time in microseconds, exclusive. None: no bound.
         """
-        rows = self.table.read().where(self.side.clock.micros < grid.start_of(last + 1))
+        rows = self.table.read().where(self.side.clock.is_between(grid.start, grid.start_of(last + 1)))
         if start is not None and end is not None:
             rows = rows.where(self.side.event_time.is_between(start, end))
         return self.side.normalize(rows, grid, grid.start).where(F.col("rejected").isNull())
