@@ -148,7 +148,7 @@ def test_compact_keeps_rows_in_fewer_sorted_files(spark, uncompacted_lake, compa
 def test_compact_is_invisible_to_streams_and_complete(uncompacted_lake, compacted_lake, capsys):
     assert compacted_lake.count_changes(uncompacted_lake.log().version) == Counter()
     assert count_new_streamed_rows(compacted_lake) == 0
-    assert compacted_lake.log().last_write_ms == uncompacted_lake.log().last_write_ms, (
+    assert compacted_lake.log().last_insert_ms == uncompacted_lake.log().last_insert_ms, (
         "downstream pipelines wait for rows, not for maintenance"
     )
 

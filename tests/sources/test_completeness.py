@@ -18,6 +18,7 @@ from tidemark.sources.completeness import measure_completeness
 from tidemark.spark.lazy_session import create_lazy_session
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
+TIMES = ("happened", "arrived")
 MARKER = {"by": "marker", "table": "marks", "column": "until", "where": {"feed": "left"}}
 
 
@@ -120,13 +121,25 @@ def test_completeness_by_row_accepts_numeric_clocks(lake, pipeline):
         assert measure_left(pipeline(left__arrival=clock, left__complete="row"), lake)[0].startswith("2024-01-01T01:00")
 
 
-def test_completeness_by_commit_ignores_compaction(lake, pipeline, append_rows):
+def merge_left(lake, key):
+    """Merge a row into the left input: it is updated if it has the key, and inserted otherwise."""
+    rows = pa.table({"k": [key], **{name: pa.array([at(1)], pa.timestamp("us", "UTC")) for name in TIMES}})
+    merge = DeltaTable(lake / "left").merge(rows, "new.k = old.k", source_alias="new", target_alias="old")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def test_completeness_by_commit_needs_new_rows(lake, pipeline, append_rows):
     settings = pipeline(left__complete={"by": "commit", "grace_period": "1 hour"})
     before = datetime.now(UTC) - timedelta(seconds=1)
     append_rows("left", 0.5)
     append_rows("left", 0.75)
+    merge_left(lake, "b")
     written = DeltaTable(lake / "left").history(1)[0]["timestamp"]
     DeltaTable(lake / "left").optimize.compact(commit_properties=CommitProperties())
+    merge_left(lake, "b")
+    DeltaTable(lake / "left").update({"happened": "arrived"}, predicate="k = 'b'")
+    DeltaTable(lake / "left").delete("k = 'b'")
+    DeltaTable(lake / "left").restore(2)
     (completeness,) = measure_completeness(settings, str(lake))
 
     assert completeness.until == datetime.fromtimestamp(written / 1000, UTC) - timedelta(hours=1)

@@ -96,9 +96,9 @@ class Completeness(Settings):
     """
 
     by: Literal["row", "commit", "asset", "marker"]
-    """`row`: the input has a row whose clock is at or after the slice's end. `commit`: rows were committed to the input
-    at or after that time. `asset`: Airflow has an event of the asset at or after that time. `marker`: a marker table
-    has an instant at or after that time."""
+    """`row`: the input has a row whose clock is at or after the slice's end. `commit`: new rows were committed to the
+    input at or after that time. `asset`: Airflow has an event of the asset at or after that time. `marker`: a marker
+    table has an instant at or after that time."""
     grace_period: Duration = timedelta()
     """Delay that is added to the slice's end for the rules `row`, `commit` and `asset`."""
     asset: str | None = Field(default=None, pattern=r"^[\w.:/-]{1,200}$")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -36,9 +36,13 @@ MAINTENANCE_KEY = "tidemark.upkeep"
 _MAINTENANCE_OPERATIONS = re.compile(
     r"OPTIMIZE|VACUUM|REORG|FSCK|SET |UNSET |ADD |CHANGE |RENAME |DROP |CREATE TABLE$|ANALYZE|UPGRADE"
 )
-"""Operations that write no new rows, as named by Delta's writers."""
+"""Operations that leave the rows as they are, as named by Delta's writers."""
+_REMOVALS_AND_CHANGES = re.compile(r"DELETE|UPDATE|TRUNCATE|RESTORE")
+"""Operations that remove or change rows and add none, as named by Delta's writers."""
+_INSERTED_ROW_METRICS = ("numTargetRowsInserted", "num_target_rows_inserted")
+"""Metrics of MERGE with the number of added rows, by writer."""
 _RECENT_COMMITS = 100
-"""Number of recent commits that are searched for one that writes rows."""
+"""Number of recent commits that are searched for a change of rows."""
 
 
 @dataclass(frozen=True)
@@ -127,21 +131,19 @@ class DeltaSnapshot:
         return files.astype({"rows": "float64"})
 
     @property
-    def last_write_ms(self) -> int | None:
-        """Time of the last commit with rows, in ms since 1970 UTC; None if recent commits are only maintenance."""
-        last_write = self._last_write
-        return None if last_write is None else int(last_write["timestamp"])
+    def last_insert_ms(self) -> int | None:
+        """Time of the last commit that added rows, in ms since 1970 UTC; None if no recent commit did."""
+        return next((int(commit["timestamp"]) for commit in self._recent_writes if _may_add_rows(commit)), None)
 
     @property
     def last_write_version(self) -> int | None:
-        """Version of the last commit with rows; None if recent commits are only maintenance."""
-        last_write = self._last_write
-        return None if last_write is None else int(last_write["version"])
+        """Version of the last commit that added, changed or removed rows; None if no recent commit did."""
+        return next((int(commit["version"]) for commit in self._recent_writes), None)
 
     @property
-    def _last_write(self) -> dict[str, Any] | None:
+    def _recent_writes(self) -> Iterator[dict[str, Any]]:
         commits = self.table.history(_RECENT_COMMITS)
-        return next((commit for commit in commits if not self._is_maintenance(commit)), None)
+        return (commit for commit in commits if not self._is_maintenance(commit))
 
     def _is_maintenance(self, commit: dict[str, Any]) -> bool:
         if _MAINTENANCE_OPERATIONS.match(str(commit.get("operation"))):
@@ -262,3 +264,12 @@ class DeltaSnapshot:
         if not tables:
             return dataset.to_table().append_column(path_column, pa.array([], pa.string()))
         return pa.concat_tables(tables)
+
+
+def _may_add_rows(commit: Mapping[str, Any]) -> bool:
+    """Return True if a commit may have added rows, by its operation and metrics."""
+    if commit.get("operation") == "MERGE":
+        metrics = commit.get("operationMetrics") or {}
+        inserted_rows = [int(metrics[name]) for name in _INSERTED_ROW_METRICS if name in metrics]
+        return not inserted_rows or sum(inserted_rows) > 0
+    return not _REMOVALS_AND_CHANGES.match(str(commit.get("operation")))

@@ -109,7 +109,7 @@ def _measure_input(
         return InputCompleteness(side, source.table, instant, reason)
     log = _open_log(lake, source.table)
     if rule.by == "commit":
-        commit_millis, description = log.last_write_ms, "its last commit of rows is"
+        commit_millis, description = log.last_insert_ms, "its last commit of new rows is"
         complete_until = None if commit_millis is None else from_micros(commit_millis * _MILLISECOND)
     else:
         newest, description = _find_newest_clock(log, source, bounds), "its last clock is"
