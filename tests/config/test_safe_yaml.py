@@ -80,6 +80,12 @@ def test_read_yaml_resolves_small_aliases_and_merges(tmp_path):
     assert read_yaml(path) == {"a": {"x": 1, "y": [1, 2]}, "b": {"x": 1, "y": [1, 2]}, "c": {"x": 3, "y": [1, 2]}}
 
 
+def test_read_yaml_numbers_are_decimal(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text("[0123, 12:30, -1:30.5, no, 0, -7, 0.5, 0x1F, 1_000]")
+    assert read_yaml(path) == ["0123", "12:30", "-1:30.5", "no", 0, -7, 0.5, 31, 1000]
+
+
 @pytest.mark.parametrize("reference", ["../other/p.yaml", "/etc/hostname", "link.yaml", "notes.txt"])
 def test_load_reference_outside_the_allowed_folders_raises(tmp_path, monkeypatch, reference):
     monkeypatch.setenv("TIDEMARK_PIPELINES", str(tmp_path / "none"))

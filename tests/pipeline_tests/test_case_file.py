@@ -1,6 +1,7 @@
 """Test files are read with the line of each value, and refused with file, line and remedy."""
 
 import re
+from datetime import UTC, date, datetime
 from textwrap import indent
 
 import pytest
@@ -24,7 +25,7 @@ def read(tmp_path):
     def read(text, **files):
         (folder / "orders.yaml").write_text(text)
         for name, content in files.items():
-            (folder / name.replace("_", ".")).write_text(content)
+            (folder / name.replace("_", ".")).write_text(content, encoding="utf-8", newline="")
         return read_case_file(tmp_path / "orders.yaml")
 
     return read
@@ -76,6 +77,50 @@ def test_read_case_file_given_file_is_read_with_lines(read, name, content):
 
     assert [(row.values["k"], row.values["v"]) for row in case.given] == [("a", 1), (None, 2.5)]
     assert case.given[0].place.endswith(f"{file}:{2 if name == 'rows_csv' else 1}")
+
+
+def test_read_case_file_csv_cells_are_not_changed(read):
+    cells = {
+        "#1001": "#1001",
+        "Suite #5": "Suite #5",
+        "NO": "NO",
+        "0123": "0123",
+        "12:30": "12:30",
+        "1_000": "1_000",
+        "true": True,
+        "null": None,
+        "-1.5e3": -1500.0,
+        "2024-01-01-11": "2024-01-01-11",
+        "2024-01-01": date(2024, 1, 1),
+        "2024-01-01T00:10Z": datetime(2024, 1, 1, 0, 10, tzinfo=UTC),
+        '"two\r\nlines\u2028, one cell"': "two\r\nlines\u2028, one cell",
+    }
+    rows_csv = "\ufeffk\r\n" + "".join(f"{cell}\r\n" for cell in cells)
+
+    [case] = read(VALID.replace(ROW, "- left: rows.csv"), rows_csv=rows_csv).cases
+
+    assert [row.values for row in case.given] == [{"k": value} for value in cells.values()]
+
+
+def test_read_case_file_json_line_with_line_separator_is_one_row(read):
+    [case] = read(VALID.replace(ROW, "- left: rows.jsonl"), rows_jsonl='{"k": "a\u2028b"}\r\n').cases
+
+    assert [row.values for row in case.given] == [{"k": "a\u2028b"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("k,v,k\na,1,b\n", "rows.csv:1: a column is twice in the header. Remove one of them."),
+        ("k\na,b\n", "rows.csv:2: has more or fewer cells than the header"),
+        (f"k\n{'a' * 200_000}\n", "rows.csv:2: is not CSV: field larger than field limit"),
+    ],
+)
+def test_read_case_file_invalid_csv_names_line(read, content, problem):
+    with pytest.raises(PipelineFileError) as refusal:
+        read(VALID.replace(ROW, "- left: rows.csv"), rows_csv=content)
+
+    assert problem in str(refusal.value)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.errors import UserError
 from tidemark.formatting import quote_identifier
 from tidemark.pipeline_tests.chain import TESTED, Chain, TableInput, format_name
-from tidemark.pipeline_tests.new_case import list_relevant_columns
+from tidemark.pipeline_tests.new_case import select_relevant_columns
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.row_status import is_filtered
@@ -96,12 +96,10 @@ class ChainTables:
     @cached_property
     def schemas(self) -> dict[str, T.StructType]:
         """Columns of the inputs that matter in a case, by the names of the inputs."""
-        schemas = {}
-        for source in self.chain.inputs:
-            schema = self.open_input(source).side.schema
-            names = list_relevant_columns(self.chain, source)
-            schemas[source.name] = T.StructType([schema[name] for name in names if name in schema.names])
-        return schemas
+        return {
+            source.name: select_relevant_columns(self.chain, source, self.open_input(source).side.schema)
+            for source in self.chain.inputs
+        }
 
     def open_input(self, source: TableInput) -> StoredInput:
         """Return an input that is a table."""

@@ -21,8 +21,8 @@ from tidemark.pipeline_tests.new_case import (
     NewCase,
     NewRow,
     draft_case,
-    list_relevant_columns,
     require_new_case,
+    select_relevant_columns,
 )
 from tidemark.pipeline_tests.outputs import Values
 from tidemark.timegrid.time_columns import to_plain_row
@@ -86,8 +86,7 @@ def _choose_columns(example: MinimalExample, side: SideName) -> T.StructType:
     """Return the columns of an input that matter, in the order of the pipeline's settings."""
     schema = example.view.inputs[SIDES.index(side)].side.schema
     chain = Chain.from_pipeline(example.view.pipeline)
-    names = next(list_relevant_columns(chain, source) for source in chain.inputs if source.name == side)
-    return T.StructType([schema[name] for name in names if name in schema.names])
+    return next(select_relevant_columns(chain, source, schema) for source in chain.inputs if source.name == side)
 
 
 def _create_rows(example: MinimalExample, columns: dict[SideName, T.StructType]) -> Iterator[NewRow]:

@@ -129,9 +129,10 @@ def _find_spans(node: yaml.Node, path: tuple[str, ...], start: yaml.Mark) -> Ite
 
 
 class _Loader(yaml.SafeLoader):
-    """Loader that refuses documents that expand beyond their text, and duplicate keys; on, off, yes and no are text.
+    """Loader that refuses documents that expand beyond their text, and duplicate keys.
 
-    YAML 1.2, and so editors that check a file by its schema, read these words as text. PyYAML (1.1) reads booleans.
+    The words on, off, yes and no are text, as are 12:30 and 0123. PyYAML (YAML 1.1) reads booleans, and numbers with
+    base 60 and 8. YAML 1.2, and so editors that check a file by its schema, know neither.
     """
 
     def __init__(self, text: str, max_values: int) -> None:
@@ -140,6 +141,12 @@ class _Loader(yaml.SafeLoader):
         self.value_count = self.depth = 0
         self.value_counts: dict[int, int] = {}
         """Number of values in each complete node, by the node's identity."""
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
+        """Return the tag of a node without an explicit one."""
+        tag = super().resolve(kind, value, implicit)
+        is_text = tag in _NUMBERS and _OLD_NUMBER.match(value)
+        return self.DEFAULT_SCALAR_TAG if is_text else tag
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Compose a node and count its values."""
@@ -175,6 +182,9 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+_NUMBERS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
+_OLD_NUMBER = re.compile(r"[-+]?0[0-9_]|.*:")
+"""Start of a number with base 8 or 60."""
 _BOOL = "tag:yaml.org,2002:bool"
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]

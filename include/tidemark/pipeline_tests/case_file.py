@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,8 @@ class GivenRow(CaseRow):
 
     input_name: str | None = None
     """Name of the input in the file."""
+    cells: Mapping[str, str] = field(default_factory=dict)
+    """Texts of the values, if the row is from a CSV file."""
 
 
 @dataclass(frozen=True)
@@ -197,8 +199,8 @@ def _read_file(document: YamlDocument, path: Sequence[Any], input_name: str, nam
         file: RowFile = read_row_file(document.path.parent, name)
     except PipelineFileError as error:
         raise PipelineFileError(f"{document.locate(*path)}: {input_name}: {error}") from None
-    for line, row in file.rows:
-        yield GivenRow(row, f"{file.path}:{line}", {}, input_name=input_name)
+    for line in file.rows:
+        yield GivenRow(line.values, f"{file.path}:{line.number}", {}, input_name=input_name, cells=line.cells)
 
 
 def _read_expected(document: YamlDocument, path: tuple[str, ...], section: Any) -> Iterator[ExpectedRow]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
@@ -26,6 +27,8 @@ _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 """Microseconds of each unit that is not finer."""
 _SIMILARITY = 0.75
 """Similarity from which a column counts as a misspelt one (`difflib.get_close_matches`)."""
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)")
+"""Complete instant of ISO 8601, with a zone."""
 _BITS = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
 
 
@@ -47,8 +50,10 @@ def create_schemas(spark: SparkSession, file: CaseFile, case: Case) -> Schemas:
         declared = _parse_declared(spark, file, case, source.name)
         types = list_role_types(source.pipeline, source.side) | declared
         rows = [row for other in file.cases for row in other.given if row.input_name == source.name]
-        read = list_read_columns(file.chain, source.join, source.side)
-        names = [*types, *read, *_list_expected_columns(file, source.join, source.side)]
+        expected = _list_expected_columns(file, source.join, source.side)
+        existing = dict.fromkeys([*(name for row in rows for name in row.values), *declared, *expected])
+        read = list_read_columns(file.chain, source.join, source.side, existing)
+        names = [*types, *read, *expected]
         names += _list_unjudged_columns(file, source.name, names)
         _check_names(case, source.name, names)
         given = [name for name in dict.fromkeys(names) if name in types or name in read or _has_values(rows, name)]
@@ -99,6 +104,8 @@ def convert_row(row: GivenRow, schema: T.StructType, units: Mapping[str, str | N
     converted = {}
     for field in schema:
         value = row.values.get(field.name)
+        if value is not None and isinstance(field.dataType, T.StringType | T.DecimalType):
+            value = row.cells.get(field.name, value)
         try:
             if (unit := units.get(field.name)) and isinstance(value, str | date):
                 value = _to_epoch(value, unit)
@@ -232,24 +239,36 @@ def list_role_types(pipeline: Pipeline, side: SideName) -> dict[str, T.DataType]
     return types | ({source.tiebreak: T.LongType()} if source.tiebreak else {})
 
 
-def list_read_columns(chain: Chain, join: str, side: SideName) -> list[str]:
-    """List the other columns of an input that the settings of a join, and of those that read its output, read."""
+def list_read_columns(chain: Chain, join: str, side: SideName, existing: Collection[str]) -> list[str]:
+    """List the other columns of an input that the settings of a join, and of those that read its output, read.
+
+    Args:
+        chain: The chain of the join.
+        join: Name of the join.
+        side: Side of the input.
+        existing: Columns of the input. A key can have any name among them, and SQL ignores the case of letters.
+    """
     pipeline = chain.joins[join]
-    names = _list_own_columns(pipeline, side)
+    names = _list_own_columns(pipeline, side, existing)
     if not isinstance(pipeline.select, dict):  # else the next join reads other columns
+        output = [f"{side}_{name}" for name in existing]
         for reader, reader_side in chain.list_readers(join):
-            names += _strip_prefix(list_read_columns(chain, reader, reader_side), side)
+            names += _strip_prefix(list_read_columns(chain, reader, reader_side, output), side)
     return names
 
 
-def _list_own_columns(pipeline: Pipeline, side: SideName) -> list[str]:
+def _list_own_columns(pipeline: Pipeline, side: SideName, existing: Collection[str]) -> list[str]:
     """List the columns of an input that the settings of a join read."""
     source: Input = getattr(pipeline, side)
+    spellings = {name.lower(): name for name in reversed(list(existing))}
     names = [source.partition] if source.partition else []
-    names += list_columns(source.where or "true")
+    sql_columns = list_columns(source.where or "true")
     for pair in pipeline.join.keys:
         key: str = getattr(pair, side)
-        names += [key.partition(".")[0]] if is_column_path(key) else list_columns(key)
+        if key in existing or is_column_path(key):
+            names.append(key if key in existing else key.partition(".")[0])
+        else:
+            sql_columns += list_columns(key)
     expressions = [pipeline.join.condition or "true", pipeline.explode or "true"]
     pair_columns = [name for expression in expressions for name in list_columns(expression)]
     match pipeline.select:
@@ -257,13 +276,14 @@ def _list_own_columns(pipeline: Pipeline, side: SideName) -> list[str]:
             pair_columns += selected
         case dict(selected):
             pair_columns += [name for expression in selected.values() for name in list_columns(expression)]
-    return names + _strip_prefix(pair_columns, side)
+    sql_columns += _strip_prefix(pair_columns, side)
+    return names + [spellings.get(name.lower(), name) for name in sql_columns]
 
 
 def _strip_prefix(names: Iterable[str], side: SideName) -> list[str]:
     """Return the names of an input's columns by those of output columns."""
     prefix = f"{side}_"
-    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    return [name[len(prefix) :] for name in names if name.lower().startswith(prefix)]
 
 
 def _list_expected_columns(file: CaseFile, join: str, side: SideName) -> list[str]:
@@ -321,4 +341,6 @@ _TYPES: tuple[tuple[type, T.DataType], ...] = (
 
 def _find_type(value: Any) -> T.DataType | None:
     """Return the type of a single value of YAML; None for nested values, whose type must be declared."""
+    if isinstance(value, str) and _INSTANT.fullmatch(value):  # YAML reads an instant without seconds as text
+        return T.TimestampType()
     return next((dtype for python_type, dtype in _TYPES if isinstance(value, python_type)), None)

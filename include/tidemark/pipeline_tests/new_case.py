@@ -73,10 +73,11 @@ class CaseDraft:
         write_case_file(self.path, self.text)
 
 
-def list_relevant_columns(chain: Chain, source: TableInput) -> list[str]:
-    """List the columns of an input that the settings of a chain read: those that matter in a case."""
-    read = list_read_columns(chain, source.join, source.side)
-    return list(dict.fromkeys([*read, *list_role_types(source.pipeline, source.side)]))
+def select_relevant_columns(chain: Chain, source: TableInput, schema: T.StructType) -> T.StructType:
+    """Select the columns of an input that the settings of a chain read: those that matter in a case."""
+    read = list_read_columns(chain, source.join, source.side, schema.names)
+    names = dict.fromkeys([*read, *list_role_types(source.pipeline, source.side)])
+    return T.StructType([schema[name] for name in names if name in schema.names])
 
 
 def require_new_case(pipeline_file: Path, name: str) -> None:
