@@ -42,12 +42,17 @@ def collect_output_rows(
 
 
 def collect_input_rows(spec: JobSpec, rows: DataFrame) -> JobRows:
-    """Collect normalized rows of a job's inputs, in the columns of their input, without those that `where` excludes."""
+    """Collect normalized rows of a job's inputs, in the columns of their input, without those that `where` excludes.
+
+    An input's own column `_slice` is left out. Outputs of Tidemark have one.
+    """
     rows = rows.where(~is_filtered())
     slice_start = spec.plan.grid.timestamp_column(F.col("slice")).alias("_slice")
-    tables: dict[str, DataFrame] = {
-        side: rows.where(F.col("side") == side).select(slice_start, f"{side}.*") for side in SIDES
-    }
+    tables: dict[str, DataFrame] = {}
+    for side in SIDES:
+        names = (name for name in rows.select(f"{side}.*").columns if name.lower() != "_slice")
+        columns = (F.col(side)[name].alias(name) for name in names)
+        tables[side] = rows.where(F.col("side") == side).select(slice_start, *columns)
     return JobRows(_list_slice_starts(spec), tables)
 
 

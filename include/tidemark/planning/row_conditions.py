@@ -36,7 +36,9 @@ def check_row_conditions(
         PipelineFileError: A condition is invalid. The message begins with its field: entries count from 0.
     """
     tables = {"emissions": emissions, "pairs": emissions}
-    tables |= {side: StructType([*schemas[side]]).add("_slice", TimestampType()) for side in SIDES}
+    for side in SIDES:
+        fields = [field for field in schemas[side] if field.name.lower() != "_slice"]
+        tables[side] = StructType(fields).add("_slice", TimestampType())
     for number, expectation in enumerate(pipeline.quality):
         if (schema := tables.get(expectation.on)) is not None:
             check_conditions_of(spark, expectation, schema, f"quality.{number}")
