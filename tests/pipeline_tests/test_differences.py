@@ -1,13 +1,21 @@
 """Expected rows are matched with the output in any order, by the columns that they name."""
 
 import pytest
+from numpy import float32
 from pyspark.sql import types as T
 
 from tidemark.errors import PipelineFileError
 from tidemark.pipeline_tests.case_file import ExpectedRow
 from tidemark.pipeline_tests.differences import compare_cuts, compare_rows, parse_expected
 
-TYPES = {"k": T.StringType(), "at": T.TimestampType(), "v": T.DoubleType(), "day": T.DateType(), "n": T.IntegerType()}
+TYPES = {
+    "k": T.StringType(),
+    "at": T.TimestampType(),
+    "v": T.DoubleType(),
+    "day": T.DateType(),
+    "n": T.IntegerType(),
+    "f": T.FloatType(),
+}
 
 
 def diff(expected, actual):
@@ -65,12 +73,35 @@ def test_parse_expected_converts_values_to_those_of_the_output():
     ]
 
 
+NUMBERS = T.MapType(T.StringType(), T.FloatType())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "actual"),
+    [
+        (T.FloatType(), 0.1, float(float32(0.1))),
+        (T.ArrayType(T.FloatType()), [0.1, None], [float(float32(0.1)), None]),
+        (T.StructType([T.StructField("numbers", NUMBERS)]), {"numbers": {"a": 1.5}}, {"numbers": {"a": 1.5}}),
+        (T.ArrayType(T.StructType([T.StructField("n", NUMBERS)])), [{"n": {"a": 1}}], [{"n": {"a": 1.0}}]),
+        (T.MapType(T.LongType(), T.StringType()), {1: "a"}, {"1": "a"}),
+        (T.MapType(T.TimestampType(), NUMBERS), {"2024-01-01T00:00Z": {"a": 1}}, {"2024-01-01T00:00Z": {"a": 1.0}}),
+        (T.BinaryType(), "abc", "abc"),
+        (T.BinaryType(), "0xff", "0xff"),
+    ],
+)
+def test_parse_expected_value_of_nested_type_has_the_form_of_the_output(dtype, given, actual):
+    [row] = parse_expected([ExpectedRow({"x": given}, "f:1", {})], "emissions", {"x": dtype})
+
+    assert row == {"x": actual}
+
+
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
         ({"kk": 1}, "f:2: rows of late have no column kk. Did you mean k?"),
         ({"k": 1}, "f:2: column k: 1 is not a value of type string. Write it in quotes."),
         ({"n": 2**31}, "f:2: column n: 2147483648 is out of the range of int"),
+        ({"f": 1e39}, "f:2: column f: 1e+39 is out of the range of float"),
         ({"n": "x"}, "f:2: column n: 'x' is not a value of type int"),
         ({"at": "x"}, "f:2: column at: 'x' is not an instant. Write it as 2013-01-01T00:00:00Z."),
     ],

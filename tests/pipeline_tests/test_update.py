@@ -1,6 +1,8 @@
 """Output of failed cases replaces their expected rows, and is written as JUnit XML; other lines stay."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -8,13 +10,15 @@ import yaml
 from pyspark.sql import types as T
 
 from tests.conftest import write_chain, write_pipeline
-from tidemark.pipeline_tests.case_file import read_case_file
-from tidemark.pipeline_tests.differences import RowDifference, SectionDifference
+from tidemark.config.safe_yaml import parse_long_yaml
+from tidemark.pipeline_tests.case_file import ExpectedRow, read_case_file
+from tidemark.pipeline_tests.differences import RowDifference, SectionDifference, compare_rows, parse_expected
 from tidemark.pipeline_tests.junit import write_junit
 from tidemark.pipeline_tests.outputs import CaseOutput
 from tidemark.pipeline_tests.runner import CaseResult, CaseRun
-from tidemark.pipeline_tests.update import update_case_file
+from tidemark.pipeline_tests.update import render_row, update_case_file
 from tidemark.timegrid.slices import Grid
+from tidemark.timegrid.time_columns import to_plain_row
 
 TEXT = """\
 # Cases of orders.
@@ -32,6 +36,7 @@ cases:
 """
 ROWS = [{"left_k": "a", "left_v": 1, "right_k": None, "_slice": "2024-01-01T01:00Z", "_emission": "padded_left"}]
 TYPES = {"left_k": T.StringType(), "left_v": T.LongType(), "right_k": T.StringType(), "_slice": T.TimestampType()}
+ITEM = T.StructType([T.StructField("v", T.DoubleType()), T.StructField("k", T.StringType())])
 DIFFERENCE = SectionDifference("emissions", ("left_k",), (RowDifference("unexpected", None, {"left_k": "a"}, None),))
 
 
@@ -88,6 +93,34 @@ def test_update_case_file_replaces_sections_only(update, sections, rows, updated
 
     assert text.replace("\n\n\n", "\n\n") == TEXT % updated
     assert yaml.safe_load(text)["cases"]["second"] == {"given": [], "expect": {}}
+
+
+VALUES = [
+    *((value, T.DoubleType()) for value in (1e-05, 1e16, 1.5e300, float("inf"), float("-inf"), float("nan"))),
+    *(
+        (value, T.StringType())
+        for value in ("2013-01-01T10:00:00Z", "NO", "a\x85b\u2028c\x7f", "12:30", "a: b", "😀", "~")
+    ),
+    (b"abc", T.BinaryType()),
+    (b"\xff0x", T.BinaryType()),
+    (b"0xab", T.BinaryType()),
+    (datetime(2013, 1, 1, 10, tzinfo=UTC), T.TimestampType()),
+    ([{"v": 1e-05, "k": "2013-01-01T10:00:00Z"}], T.ArrayType(ITEM)),
+    (Decimal("1.50"), T.DecimalType(4, 2)),
+]
+
+
+@pytest.mark.parametrize(("value", "dtype"), VALUES)
+def test_render_row_is_read_as_the_same_value(tmp_path, value, dtype):
+    schema = T.StructType([T.StructField("left: x", dtype)])
+    actual = to_plain_row({"left: x": value}, schema)
+    types = {"left: x": dtype}
+
+    text = render_row(actual, actual, types)
+
+    row = parse_long_yaml(tmp_path / "rows.yaml", text).content
+    expected = parse_expected([ExpectedRow(row, "f:1", {})], "emissions", types)
+    assert compare_rows("emissions", expected, [actual], ["f:1"]) is None
 
 
 def test_update_case_file_passed_case_or_rows_that_depend_on_the_cut_stay(update):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
@@ -20,6 +21,7 @@ from tidemark.config.types import parse_instant, to_micros
 from tidemark.errors import PipelineFileError, suggest_name
 from tidemark.pipeline_tests.case_file import Case, CaseFile, GivenRow
 from tidemark.pipeline_tests.chain import Chain, split_name
+from tidemark.timegrid.time_columns import parse_binary
 
 Schemas = Mapping[str, T.StructType]
 """Schemas of the inputs that are tables, by the names of the inputs."""
@@ -141,7 +143,7 @@ def convert_value(value: Any, dtype: T.DataType) -> Any:
     if isinstance(dtype, T.NumericType) and isinstance(value, int | float | str) and not isinstance(value, bool):
         return _convert_number(value, dtype)
     if isinstance(dtype, T.BinaryType) and isinstance(value, str):
-        return value.encode()
+        return parse_binary(value)
     if isinstance(value, bool if isinstance(dtype, T.BooleanType) else str):
         return value
     hint = ". Write it in quotes." if isinstance(dtype, T.StringType) else ""
@@ -177,6 +179,8 @@ def _convert_number(value: str | float, dtype: T.DataType) -> Any:
     match dtype:
         case T.DecimalType():
             return _to_decimal(value, dtype)
+        case T.FloatType() if not isinstance(value, str):
+            return _to_float32(value)
         case T.FractionalType() if not isinstance(value, str):
             return float(value)
         case T.IntegralType() if isinstance(value, int):
@@ -185,6 +189,15 @@ def _convert_number(value: str | float, dtype: T.DataType) -> Any:
                 raise ValueError(f"{value} is out of the range of {dtype.simpleString()}")
             return value
     raise ValueError(_describe_mismatch(value, dtype))
+
+
+def _to_float32(value: float) -> float:
+    """Round a number to the nearest one of 32 bits, as Spark stores it."""
+    try:
+        [rounded] = struct.unpack("<f", struct.pack("<f", value))
+    except OverflowError:
+        raise ValueError(f"{value} is out of the range of float") from None
+    return float(rounded)
 
 
 def _to_datetime(value: str | date) -> datetime:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from math import isclose, isnan
 from typing import Any, Literal
 
-from pyspark.sql import Row as SparkRow
 from pyspark.sql import types as T
 
 from tidemark.config.types import format_instant
@@ -77,19 +76,26 @@ def _parse_row(row: ExpectedRow, section: str, types: Types) -> Values:
             converted = convert_value(value, types[name])
         except (ValueError, OverflowError) as error:
             raise PipelineFileError(f"{row.locate(name)}: column {name}: {error}") from None
-        if isinstance(types[name], T.MapType) and converted is not None:
-            converted = dict(converted)
         schema = T.StructType([T.StructField(name, types[name])])
-        plain[name] = _select_fields(to_plain_row(SparkRow(**{name: converted}), schema)[name], value)
+        plain[name] = _select_fields(to_plain_row({name: converted}, schema)[name], value, types[name])
     return plain
 
 
-def _select_fields(plain: Any, given: Any) -> Any:
+def _select_fields(plain: Any, given: Any, dtype: T.DataType) -> Any:
     """Leave out the fields of structs that an expected value does not name."""
-    if isinstance(plain, dict) and isinstance(given, dict):
-        return {name: _select_fields(value, given.get(name)) for name, value in plain.items() if name in given}
-    if isinstance(plain, list) and isinstance(given, list):
-        return [_select_fields(value, part) for value, part in zip(plain, given, strict=True)]
+    if plain is None:
+        return None
+    match dtype:
+        case T.StructType():
+            fields = (field for field in dtype if field.name in given)
+            return {
+                field.name: _select_fields(plain[field.name], given[field.name], field.dataType) for field in fields
+            }
+        case T.ArrayType():
+            return [_select_fields(value, part, dtype.elementType) for value, part in zip(plain, given, strict=True)]
+        case T.MapType():
+            pairs = zip(plain.items(), given.values(), strict=True)
+            return {key: _select_fields(value, part, dtype.valueType) for (key, value), part in pairs}
     return plain
 
 

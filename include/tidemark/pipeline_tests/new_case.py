@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from tidemark.pipeline_tests.chain import Chain, TableInput
 from tidemark.pipeline_tests.columns import create_schemas, list_read_columns, list_role_types
 from tidemark.pipeline_tests.outputs import CaseOutput, Values
 from tidemark.pipeline_tests.runner import run_case_files
-from tidemark.pipeline_tests.update import render_updates, render_value, trim_extent, write_case_file
+from tidemark.pipeline_tests.update import render_row, render_updates, render_value, trim_extent, write_case_file
 from tidemark.timegrid.slices import Grid
 
 _INFERRED_TYPES = (T.StringType(), T.LongType(), T.DoubleType(), T.BooleanType())
@@ -186,7 +185,7 @@ def _render_case(case: NewCase, declared: Mapping[str, Mapping[str, T.DataType]]
     for row in case.rows:
         if row.slice_start:
             yield f"{third}- slice: {row.slice_start}"
-        yield f"{third}- {row.input_name}: {_render_row(row.values, case.types[row.input_name])}"
+        yield f"{third}- {row.input_name}: {render_row(row.values, row.values, case.types[row.input_name])}"
     yield f"{second}drain: true"
     if any(declared.values()):
         yield f"{second}columns:"
@@ -196,15 +195,3 @@ def _render_case(case: NewCase, declared: Mapping[str, Mapping[str, T.DataType]]
             yield f"{third}{input_name}: {{{columns}}}"
     yield f"{second}expect:"
     yield from (f"{third}{section}: []" for section in case.sections)
-
-
-def _render_row(values: Values, types: Mapping[str, T.DataType]) -> str:
-    cells = (f"{render_value(name)}: {_render_cell(value, types[name])}" for name, value in values.items())
-    return f"{{{', '.join(cells)}}}"
-
-
-def _render_cell(value: object, dtype: T.DataType) -> str:
-    """Render a value so that YAML reads it as one of its type: text that looks like a time is in quotes."""
-    if isinstance(dtype, T.StringType) and isinstance(value, str) and value[:1].isdigit():
-        return json.dumps(value, ensure_ascii=False)
-    return render_value(value)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql import types as T
 
 from tidemark.config.safe_yaml import Span, YamlDocument
 from tidemark.config.types import format_instant, to_micros
@@ -14,7 +17,7 @@ from tidemark.errors import UserError
 from tidemark.pipeline_tests.case_file import Case, CaseFile
 from tidemark.pipeline_tests.case_settings import Section
 from tidemark.pipeline_tests.chain import Chain, split_name
-from tidemark.pipeline_tests.outputs import CaseOutput, Values
+from tidemark.pipeline_tests.outputs import CaseOutput, Types, Values
 from tidemark.pipeline_tests.runner import CaseRun
 from tidemark.timegrid.slices import Grid
 
@@ -103,9 +106,10 @@ def trim_extent(document: YamlDocument, span: Span) -> Span:
 def _render_section(case: Case, name: str, output: CaseOutput, columns: Sequence[str], grid: Grid, indent: int) -> str:
     """Render the rows of a section as the value of its key, which is indented by `indent`."""
     join_output, section = output.find_join(name)
+    types = join_output.types[section]
     slices = case.list_slices(name)
     if slices is None:
-        return _render_rows(section, output.select_rows(name, case.expected), columns, indent)
+        return _render_rows(section, output.select_rows(name, case.expected), columns, types, indent)
     if section == "carried":
         by_slice = {
             format_instant(start): join_output.carried_by_slice(grid.number_at(to_micros(start))) for start in slices
@@ -116,17 +120,17 @@ def _render_section(case: Case, name: str, output: CaseOutput, columns: Sequence
             by_slice.setdefault(row["_slice"], []).append(row)
     indent += 2
     lines = [
-        f"\n{' ' * indent}{start}:{_render_rows(section, rows, columns, indent)}"
+        f"\n{' ' * indent}{start}:{_render_rows(section, rows, columns, types, indent)}"
         for start, rows in sorted(by_slice.items())
     ]
     return "".join(lines)
 
 
-def _render_rows(section: Section, rows: Sequence[Values], columns: Sequence[str], indent: int) -> str:
+def _render_rows(section: Section, rows: Sequence[Values], columns: Sequence[str], types: Types, indent: int) -> str:
     if not rows:
         return " []"
     has_sides = section in ("late", "carried")  # a row is of one side, and the columns of the other are null
-    lines = (render_row(row, columns, omit_nulls=has_sides) for row in rows)
+    lines = (render_row(row, columns, types, omit_nulls=has_sides) for row in rows)
     return "".join(f"\n{' ' * (indent + 2)}- {line}" for line in sorted(lines))
 
 
@@ -148,25 +152,47 @@ def _choose_columns(chain: Chain, case: Case, name: str, output: CaseOutput) -> 
     return chosen or [column for column in types if not column.startswith("_")]
 
 
-def render_row(row: Values, columns: Iterable[str], *, omit_nulls: bool = False) -> str:
+def render_row(row: Values, columns: Iterable[str], types: Types, *, omit_nulls: bool = False) -> str:
     """Render a row as a map of YAML in one line.
 
-    >>> render_row({"left_k": "a", "left_v": None, "right_t": "2013-01-01T05:00Z"}, ["left_k", "left_v", "right_t"])
+    >>> row = {"left_k": "a", "left_v": None, "right_t": "2013-01-01T05:00Z"}
+    >>> render_row(row, row, {"right_t": T.TimestampType()})
     '{left_k: a, left_v: null, right_t: 2013-01-01T05:00Z}'
     """
     values = {name: row.get(name) for name in columns}
     if omit_nulls:
         values = {name: value for name, value in values.items() if value is not None} or values
-    return "{" + ", ".join(f"{name}: {render_value(value)}" for name, value in values.items()) + "}"
+    cells = (f"{render_value(name)}: {render_value(value, types.get(name))}" for name, value in values.items())
+    return f"{{{', '.join(cells)}}}"
 
 
-def render_value(value: Any) -> str:
-    """Render a plain value as YAML in one line; JSON is YAML.
+def render_value(value: Any, dtype: T.DataType | None = None) -> str:
+    """Render a plain value as YAML in one line, so that a test file reads it as a value of its type.
 
-    >>> [render_value(value) for value in ("a b", "no", "1", 1.5, None, [{"k": "a"}])]
-    ['a b', '"no"', '"1"', '1.5', 'null', '[{"k": "a"}]']
+    >>> [render_value(value) for value in ("a b", "no", "1", 1.5, 1e16, None, [{"k": "a"}])]
+    ['a b', '"no"', '"1"', '1.5', '1.0e+16', 'null', '[{"k": "a"}]']
+    >>> [render_value("2013-01-01T05:00Z", dtype) for dtype in (T.TimestampType(), T.StringType())]
+    ['2013-01-01T05:00Z', '"2013-01-01T05:00Z"']
     """
     is_plain = isinstance(value, str) and _PLAIN_TEXT.fullmatch(value) and value.lower() not in _WORDS
-    if is_plain and value == value.strip():
+    if is_plain and value == value.strip() and not (isinstance(dtype, T.StringType) and value[0].isdigit()):
         return str(value)
-    return json.dumps(value, ensure_ascii=False)
+    return _render_json(value)
+
+
+def _render_json(value: Any) -> str:
+    """Render a value as JSON that is YAML too: numbers have a dot, and invisible characters are escaped."""
+    match value:
+        case dict():
+            return f"{{{', '.join(f'{_render_json(key)}: {_render_json(item)}' for key, item in value.items())}}}"
+        case list():
+            return f"[{', '.join(map(_render_json, value))}]"
+        case str():
+            text = json.dumps(value, ensure_ascii=False)
+            return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
+        case float() if not isfinite(value):
+            return ".nan" if isnan(value) else ".inf" if value > 0 else "-.inf"
+        case float():
+            text = repr(value)
+            return text if "." in text else text.replace("e", ".0e")
+    return json.dumps(value)

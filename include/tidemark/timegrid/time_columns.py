@@ -28,6 +28,8 @@ _MICROSECOND_FORMATS = {
 }
 """Options of Spark's JSON. Its default formats drop microseconds."""
 _WHOLE_MILLISECOND = re.compile(r"(\.\d{3})000(?=Z|[+-]|$)")
+_HEX_PREFIX = "0x"
+_HEX = re.compile("0x([0-9a-fA-F]{2})*")
 
 
 @dataclass(frozen=True)
@@ -188,13 +190,17 @@ def to_plain_row(row: Row | Mapping[str, Any], schema: T.StructType) -> dict[str
 
 
 def _to_plain_value(value: Any, dtype: T.DataType) -> Any:
-    """Convert a collected value to JSON-ready values.
+    r"""Convert a collected value to JSON-ready values.
 
     >>> _to_plain_value(datetime(2013, 1, 1, 10, 15, tzinfo=UTC), T.TimestampType())
     '2013-01-01T10:15Z'
     >>> _to_plain_value({"times": [datetime(2013, 1, 1)]}, T.MapType(T.StringType(), T.ArrayType(T.TimestampNTZType())))
     {'times': ['2013-01-01T00:00']}
+    >>> [_to_plain_value(value, T.BinaryType()) for value in (b"abc", b"\xff")]
+    ['abc', '0xff']
     """
+    if isinstance(value, bytes | bytearray):
+        value = _format_binary(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     match dtype:
@@ -203,12 +209,31 @@ def _to_plain_value(value: Any, dtype: T.DataType) -> Any:
         case T.ArrayType():
             return [_to_plain_value(element, dtype.elementType) for element in value]
         case T.MapType():
-            keys = (str(_to_plain_value(key, dtype.keyType)) for key in value)
-            return dict(zip(keys, (_to_plain_value(item, dtype.valueType) for item in value.values()), strict=True))
+            pairs = value.items() if isinstance(value, dict) else value  # pairs as in Arrow
+            types = dtype.keyType, dtype.valueType
+            return {str(_to_plain_value(key, types[0])): _to_plain_value(item, types[1]) for key, item in pairs}
         case T.TimestampNTZType():
             return format_instant(value.replace(tzinfo=UTC)).removesuffix("Z")
     # Spark collects instants without a zone, in that of this process.
     return format_instant(value.astimezone(UTC)) if isinstance(value, datetime) else str(value)
+
+
+def _format_binary(value: bytes | bytearray) -> str:
+    """Return UTF-8 as text, and other bytes in hexadecimal digits."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = _HEX_PREFIX
+    return f"{_HEX_PREFIX}{value.hex()}" if text.startswith(_HEX_PREFIX) else text
+
+
+def parse_binary(text: str) -> bytes:
+    r"""Return the bytes that `to_plain_row` has converted to text.
+
+    >>> parse_binary("abc"), parse_binary("0xff")
+    (b'abc', b'\xff')
+    """
+    return bytes.fromhex(text.removeprefix(_HEX_PREFIX)) if _HEX.fullmatch(text) else text.encode()
 
 
 def _convert_map_keys_to_text(column: Column, dtype: T.DataType) -> Column:
