@@ -21,7 +21,11 @@ PIPELINES = {
     "cogroup": {"join": {**WINDOW, "api": "cogroup"}},
     "clock": {"join": {**WINDOW, "time": "processing"}},
     "event_time": {"left__arrival": None, "right__arrival": None},
-    "commit": {"left__arrival": "commit", "right__arrival": "commit"},
+    "commit": {
+        "left__arrival": "commit",
+        "right__arrival": "commit",
+        "left__event_time": {"column": "happened", "unit": "ms"},
+    },
     "exploded": {"explode": "array(named_struct('sum', left_v + right_v))"},
 }
 
@@ -114,7 +118,13 @@ PASSING = {
     "event_time": {
         "rows in any order": {"given": LATE, "expect": {"emissions": [{"left_v": 1}, {"left_v": 2}], "late": []}}
     },
-    "commit": {"rows without an arrival": {"given": LATE, "expect": {"late": [{"left_v": 2}]}}},
+    "commit": {
+        "rows without an arrival": {"given": LATE, "expect": {"late": [{"left_v": 2}]}},
+        "microseconds in a column of milliseconds": {
+            "given": [*PAIR, {"left": {"k": "a", "happened": 1_704_067_800_000_000}}],
+            "expect": {"late": [{"reason": "event_time_out_of_range"}]},
+        },
+    },
     "exploded": {"a row of an array": {"given": PAIR, "expect": {"emissions": [{"sum": 11}]}}},
 }
 FAILING = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import types as T
 
-from tidemark.config import Pipeline, TimeColumn
+from tidemark.config import Pipeline, TimeBounds, TimeColumn
 from tidemark.config.sides import SideName
 from tidemark.config.types import format_instant, from_micros, to_micros
 from tidemark.errors import PipelineFileError, SliceOrderError
@@ -21,6 +21,7 @@ from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import ResolvedTimeColumn
 
 _MILLISECOND, _SECOND = 1_000, 1_000_000
+_FIRST_TIME, _LAST_TIME = to_micros(datetime.min.replace(tzinfo=UTC)), to_micros(datetime.max.replace(tzinfo=UTC))
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class InputRow:
     input_name: str
     values: dict[str, Any]
     clock: int | None
-    """Arrival, or event time without arrivals, in microseconds; None if its value is null."""
+    """Arrival, or event time without arrivals, in microseconds; None if it is null or out of bounds."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +70,19 @@ def assign_arrivals(chain: Chain, grid: Grid, case: Case, schemas: Schemas) -> C
             continue
         source = times[given.input_name]
         values = convert_row(given, schemas[given.input_name], source.units)
+        event = source.read_time(source.event_time, values, given)
         if source.needs_arrival(given):
             if case.settings.is_by_time:
                 raise PipelineFileError(
                     f"{given.place}: the row has no {source.arrival_name}. Write it, or write given as a list in order "
                     "of arrival."
                 )
-            event = source.event_time.convert_value(values[source.event_time.name])
             earliest = event if event is not None and slice_start is None else grid.start
             clock = max(source.next_after(clock), source.round_up(earliest), source.round_up(grid.start))
             values[source.arrival_name] = source.to_value(clock, given)
         else:
             clock = _check_order(source, given, values, clock, case, grid)
-        rows.append(InputRow(given.input_name, values, source.clock.convert_value(values[source.clock.name])))
+        rows.append(InputRow(given.input_name, values, source.read_time(source.clock, values, given)))
     return CaseRows(tuple(rows), slice_start)
 
 
@@ -89,7 +90,7 @@ def _check_order(
     source: _InputTimes, given: GivenRow, values: Mapping[str, Any], clock: int, case: Case, grid: Grid
 ) -> int:
     """Return the clock after a row that has its own; a list must be in order of arrival."""
-    own = source.clock.convert_value(values[source.clock.name])
+    own = source.read_time(source.clock, values, given)
     if own is None:
         return clock
     if own < grid.start:
@@ -129,6 +130,7 @@ class _InputTimes:
     dtype: T.DataType
     """Type of the clock's column."""
     units: Mapping[str, str | None]
+    time_bounds: TimeBounds | None
     has_arrival: bool
     has_column: bool
     """True if the arrival is a column of the input."""
@@ -138,16 +140,38 @@ class _InputTimes:
         source = getattr(pipeline, side)
         label = f"input {source.table}"
         event_time = ResolvedTimeColumn.from_config(source.event_time, schema, label)
-        units = list_units(source)
-        match source.arrival:
-            case None:
-                dtype = schema[event_time.name].dataType
-                return cls(event_time, event_time, dtype, units, has_arrival=False, has_column=False)
-            case TimeColumn() as column:
-                clock = ResolvedTimeColumn.from_config(column, schema, label)
-                return cls(event_time, clock, schema[clock.name].dataType, units, has_arrival=True, has_column=True)
-        clock = ResolvedTimeColumn(ARRIVAL_COLUMN, None)
-        return cls(event_time, clock, T.TimestampType(), units, has_arrival=True, has_column=False)
+        clock, dtype = ResolvedTimeColumn(ARRIVAL_COLUMN, None), cast("T.DataType", T.TimestampType())
+        if isinstance(source.arrival, TimeColumn | None):
+            clock = ResolvedTimeColumn.from_config(source.arrival or source.event_time, schema, label)
+            dtype = schema[clock.name].dataType
+        return cls(
+            event_time,
+            clock,
+            dtype,
+            list_units(source),
+            pipeline.time_bounds,
+            has_arrival=source.arrival is not None,
+            has_column=isinstance(source.arrival, TimeColumn),
+        )
+
+    def read_time(self, column: ResolvedTimeColumn, values: Mapping[str, Any], row: GivenRow) -> int | None:
+        """Return a time of a row in microseconds; None if it is null, or so far out of bounds that it is rejected.
+
+        Raises:
+            PipelineFileError: There are no bounds, and Python cannot represent the time. Names file and line.
+        """
+        micros = column.convert_value(values[column.name])
+        if micros is None:
+            return None
+        if self.time_bounds:
+            earliest, latest = to_micros(self.time_bounds.earliest), to_micros(self.time_bounds.latest)
+            return micros if earliest <= micros < latest else None
+        if not _FIRST_TIME <= micros < _LAST_TIME:
+            raise PipelineFileError(
+                f"{row.locate(column.name)}: {row.input_name} column {column.name}: {values[column.name]} is outside "
+                "the years 1 to 9999. Check the unit of the column."
+            )
+        return micros
 
     @property
     def arrival_name(self) -> str:

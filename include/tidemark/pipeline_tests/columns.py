@@ -194,7 +194,7 @@ def _convert_number(value: str | float, dtype: T.DataType) -> Any:
 def _to_float32(value: float) -> float:
     """Round a number to the nearest one of 32 bits, as Spark stores it."""
     try:
-        [rounded] = struct.unpack("<f", struct.pack("<f", value))
+        [rounded] = struct.unpack("<f", struct.pack("<f", float(value)))
     except OverflowError:
         raise ValueError(f"{value} is out of the range of float") from None
     return float(rounded)

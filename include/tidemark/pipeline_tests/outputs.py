@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import MAXYEAR, MINYEAR
 from typing import Any, cast
 
 from pyspark.sql import Row as SparkRow
@@ -140,7 +141,8 @@ def collect_outputs(
         fields = {field.name: field.dataType for field in emitted.schema if field.name != LANE}
         late = select_late_table(result.late.withColumn("would_match", F.lit(None).cast("boolean")), pipeline, grid)
         if result.may_have_late_rows and "late" in sections:
-            for row in late.collect():
+            is_in_python = F.year("event_time").between(MINYEAR, MAXYEAR)  # rejected rows can have any event time
+            for row in late.withColumn("event_time", F.when(is_in_python, F.col("event_time"))).collect():
                 names = [name for name in LATE_COLUMNS if name not in _NOT_TESTED]
                 lane, values = _flatten(row, late.schema, names)
                 outputs.lanes[lane].late.append(values)
