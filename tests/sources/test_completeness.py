@@ -128,6 +128,23 @@ def merge_left(lake, key):
     merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
+@pytest.mark.parametrize("stats", [True, False])
+@pytest.mark.parametrize("unit", ["s", "us", "ns"])
+def test_completeness_by_row_without_time_bounds_accepts_absurd_clocks(lake, pipeline, unit, stats):
+    clocks = pa.table(
+        {"k": ["a", "b"], "at": pa.array([1_704_070_800, 2**63 - 2 if unit != "s" else 10**12], pa.int64())}
+    )
+    configuration = None if stats else {"delta.dataSkippingStatsColumns": "k"}
+    write_deltalake(lake / "left", clocks, configuration=configuration)
+    settings = pipeline(left__arrival={"column": "at", "unit": unit}, left__complete="row", time_bounds=False)
+
+    until, reason = measure_left(settings, lake)
+
+    latest = {"s": "9999-12-31T23:59:59.999999Z", "us": "9999-12-31T23:59:59.999999Z", "ns": "2262-04-11T23:47:16.854Z"}
+    assert until[:19] == latest[unit][:19]
+    assert "µs" in reason or unit == "ns"
+
+
 def test_completeness_by_commit_needs_new_rows(lake, pipeline, append_rows):
     settings = pipeline(left__complete={"by": "commit", "grace_period": "1 hour"})
     before = datetime.now(UTC) - timedelta(seconds=1)

@@ -193,3 +193,8 @@ def test_find_repeated_midnight_returns_day_that_begins_twice():
     assert find_repeated_midnight(first, "Atlantic/Azores") == date(2026, 10, 25)
     assert [find_repeated_midnight(first, zone) for zone in ("Europe/Berlin", "Asia/Beirut", "Etc/GMT-2")] == [None] * 3
     assert get_day_start(first, "Etc/GMT-2") == to_micros(datetime(2025, 12, 31, 22, tzinfo=UTC))
+
+
+def test_label_of_slice_after_year_9999_is_a_number():
+    assert Grid(0, 3_600_000_000).label(10**9) == "3,600,000,000,000,000,000 µs"
+    assert LocalDayGrid(0, DAY_MICROS, "Europe/Berlin").label(10**7).endswith(" µs")

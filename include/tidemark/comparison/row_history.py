@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.row_lookup import find_rows, hash_row
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import format_duration, format_instant, from_micros, to_micros
+from tidemark.config.types import format_duration, format_instant, format_micros, to_micros
 from tidemark.delta.table_reader import read_newest
 from tidemark.execution.job_spec import is_tiny_job
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, add_exact_watermarks, replay
@@ -118,7 +118,7 @@ class _HistoryReader:
             start, reason = exact_arrivals
             yield f"{happened}, arrived at an unknown time before {format_instant(start)}, because {reason}"
         else:
-            arrival = f", arrived {_instant(row['clock'])}" if by_arrival else ""
+            arrival = f", arrived {format_micros(row['clock'])}" if by_arrival else ""
             yield f"{happened}{arrival}: slice {label(home)}"
         if home not in view.ledger.entries and home >= view.end:
             yield f"has not been read yet: the last committed slice is {label(view.last.number)}"
@@ -215,7 +215,7 @@ class _HistoryReader:
         elif source.recorded_watermark:
             origin = f", as recorded in its column {source.recorded_watermark.column}"
         sentence += (
-            f" {_instant(late['watermark'])}, which the {late['limiting_side']} input held{origin}{self._restart}"
+            f" {format_micros(late['watermark'])}, which the {late['limiting_side']} input held{origin}{self._restart}"
         )
         if late["window_start"] is not None:
             is_closed = ", which had closed" if lateness < 0 else ""
@@ -228,7 +228,7 @@ class _HistoryReader:
     def _format_bound(self, microseconds: int) -> str:
         """Format the start of a window, in local time if the windows have a time zone."""
         zone = self.view.pipeline.window_time_zone
-        return f"{_instant(microseconds).removesuffix('Z')} {zone}" if zone else _instant(microseconds)
+        return f"{format_micros(microseconds).removesuffix('Z')} {zone}" if zone else format_micros(microseconds)
 
     def _describe_on_time(self, number: int) -> str:
         """Describe how far ahead of the watermark the row was. Replays its slice, because no table stores that."""
@@ -250,7 +250,7 @@ class _HistoryReader:
         if watermark is None or watermark <= (0 if pipeline.dialect == "spark" else NO_WATERMARK):
             return f"on time: there was no watermark yet{self._restart}"
         margin = self.row["event_time"] * pipeline.tick_micros // 1000 - watermark
-        return f"on time by {_span(margin)}: the watermark was {_instant(watermark * 1000)}{self._restart}"
+        return f"on time by {_span(margin)}: the watermark was {format_micros(watermark * 1000)}{self._restart}"
 
     @property
     def _restart(self) -> str:
@@ -259,7 +259,7 @@ class _HistoryReader:
             instant for instant in map(to_micros, self.view.pipeline.restarts) if self.view.grid.start < instant
         )
         latest = max((instant for instant in restarts if instant <= self.row["clock"]), default=None)
-        return "" if latest is None else f", the job having restarted at {_instant(latest)}"
+        return "" if latest is None else f", the job having restarted at {format_micros(latest)}"
 
     def _describe_emitted(self) -> list[str]:
         """Return a line per slice and kind of emission."""
@@ -349,7 +349,7 @@ class _HistoryReader:
         start = F.unix_micros("_window_start").alias("start")
         reasons = " or ".join([*(["the evictor"] if join.evictor else []), *(["a purge"] if is_purging else [])])
         for pane in later.groupBy(start).agg(F.min("_pane").alias("pane")).orderBy("start").collect():
-            yield f"left the window from {_instant(pane['start'])} by {reasons} before pane {pane['pane']}"
+            yield f"left the window from {format_micros(pane['start'])} by {reasons} before pane {pane['pane']}"
 
     def _select_matches(self, rows: DataFrame, columns: Mapping[str, str]) -> DataFrame:
         """Select emissions whose `columns` equal the row's."""
@@ -378,7 +378,7 @@ class _HistoryReader:
         return self.view.grid.label(self.view.grid.number_at(row["start"]))
 
     def _format_event_time(self, ticks: int) -> str:
-        return _instant(ticks * self.view.pipeline.tick_micros)
+        return format_micros(ticks * self.view.pipeline.tick_micros)
 
 
 def describe_emission(kind: str) -> str:
@@ -387,12 +387,8 @@ def describe_emission(kind: str) -> str:
 
 
 def _describe_loss(late: Row) -> str:
-    window = "it" if late["window_start"] is None else f"the window from {_instant(late['window_start'])}"
+    window = "it" if late["window_start"] is None else f"the window from {format_micros(late['window_start'])}"
     return f"{_WINDOW_LOSSES[late['reason']]} {window}"
-
-
-def _instant(microseconds: int) -> str:
-    return format_instant(from_micros(microseconds))
 
 
 def _span(milliseconds: int) -> str:

@@ -157,6 +157,18 @@ def from_micros(value: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + value * _MICROSECOND
 
 
+def format_micros(value: int) -> str:
+    """Format microseconds since 1970-01-01T00:00Z as an instant, or as a number outside the years 1 to 9999.
+
+    >>> format_micros(0), format_micros(10**18)
+    ('1970-01-01T00:00Z', '1,000,000,000,000,000,000 µs')
+    """
+    try:
+        return format_instant(from_micros(value))
+    except OverflowError:
+        return f"{value:,} µs"
+
+
 @dataclass(frozen=True)
 class Allowance:
     """Maximum number of rows, absolute or as a share of all rows."""

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from tidemark.config.baseline_metrics import ROWS_AHEAD
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import format_instant, from_micros
+from tidemark.config.types import format_micros
 from tidemark.execution.job_spec import JobSpec
 from tidemark.execution.replay import ReplayResult
 from tidemark.formatting import format_span, format_values
@@ -70,7 +70,7 @@ def _describe_row(spec: JobSpec, side: SideName, row: Row | None) -> str:
     _, event_time, *keys = row
     names = (getattr(pair, side) for pair in pipeline.join.keys)
     values = format_values(dict(zip(names, keys, strict=True)))
-    return f" ({values}, event time {_format_micros(event_time * pipeline.tick_micros)})"
+    return f" ({values}, event time {format_micros(event_time * pipeline.tick_micros)})"
 
 
 def _describe_side(side: SideName, ahead: int, worst_row: str, watermark: int) -> str:
@@ -84,14 +84,6 @@ def _describe_side(side: SideName, ahead: int, worst_row: str, watermark: int) -
     """
     sentences = [f"Event times are up to {format_span(ahead // 1000)} after arrival{worst_row}"]
     if watermark not in {NO_WATERMARK, END_OF_INPUT}:
-        instant = _format_micros(watermark * 1000)
+        instant = format_micros(watermark * 1000)
         sentences.append(f"The {side} watermark is {instant} at the slice's end, and rows before it can be late")
     return ". ".join([*sentences, _REMEDY])
-
-
-def _format_micros(micros: int) -> str:
-    """Format microseconds since 1970 as an instant; as a number if the instant is not in the years 1 to 9999."""
-    try:
-        return format_instant(from_micros(micros))
-    except OverflowError:
-        return f"{micros:,} µs"

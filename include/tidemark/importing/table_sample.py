@@ -20,7 +20,6 @@ from deltalake import Schema
 from deltalake.exceptions import DeltaError
 from pyspark.sql import types as T
 
-from tidemark.config.types import format_instant, from_micros
 from tidemark.delta.commit_history import Commit, is_outside_table, list_commits
 from tidemark.delta.filesystem import open_filesystem
 from tidemark.delta.paths import resolve_path
@@ -381,11 +380,3 @@ def _hash_texts(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.uint64]:
     empty = pa.scalar("" if pa.types.is_string(values.type) or pa.types.is_large_string(values.type) else b"")
     filled = pc.fill_null(values, empty.cast(values.type))
     return pd.util.hash_array(np.array(filled.to_pylist(), dtype=object))
-
-
-def format_micros(micros: int) -> str:
-    """Format an instant in microseconds, or the number if no calendar has it."""
-    try:
-        return format_instant(from_micros(micros))
-    except OverflowError:
-        return f"{micros:,} us"

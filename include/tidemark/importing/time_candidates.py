@@ -13,12 +13,12 @@ from tidemark.config.inputs import COMMIT, EpochUnit
 from tidemark.config.loader import PLACEHOLDER
 from tidemark.config.pipeline import TimeBounds
 from tidemark.config.sides import SideName
-from tidemark.config.types import to_micros
+from tidemark.config.types import format_micros, to_micros
 from tidemark.errors import InputError, UserError, suggest_name
 from tidemark.formatting import format_count
 from tidemark.importing.choice import Candidate, Choice
 from tidemark.importing.column_names import is_arrival_name, rank_event_time_name
-from tidemark.importing.table_sample import SampledColumn, TableSample, format_micros
+from tidemark.importing.table_sample import SampledColumn, TableSample
 from tidemark.watermarks.disorder import Longs
 
 KAFKA_OFFSET, KAFKA_PARTITION = "offset", "partition"

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 
 from tidemark.config import CommitArrival, Completeness, Input, Pipeline, TimeBounds, TimeColumn
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import format_duration, format_instant, from_micros, to_micros
+from tidemark.config.types import format_duration, format_instant, format_micros, from_micros, to_micros
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError, suggest_name
@@ -23,7 +23,8 @@ from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import ResolvedTimeColumn
 
 _MILLISECOND = 1000
-_END_OF_TIME = datetime.max.replace(tzinfo=UTC)
+_START_OF_TIME, _END_OF_TIME = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_MAX_LONG = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -110,18 +111,17 @@ def _measure_input(
     log = _open_log(lake, source.table)
     if rule.by == "commit":
         commit_millis, description = log.last_insert_ms, "its last commit of new rows is"
-        complete_until = None if commit_millis is None else from_micros(commit_millis * _MILLISECOND)
+        newest = None if commit_millis is None else commit_millis * _MILLISECOND
     else:
         newest, description = _find_newest_clock(log, source, bounds), "its last clock is"
-        complete_until = None if newest is None else from_micros(newest)
-    if complete_until is None:
+    if newest is None:
         return InputCompleteness(side, source.table, None, "it has no rows")
     grace_period = f", minus grace_period {format_duration(rule.grace_period)}" if rule.grace_period else ""
     return InputCompleteness(
         side,
         source.table,
-        complete_until - rule.grace_period,
-        f"{description} {format_instant(complete_until)}{grace_period}",
+        _to_datetime(newest - to_micros(rule.grace_period)),
+        f"{description} {format_micros(newest)}{grace_period}",
     )
 
 
@@ -171,15 +171,20 @@ def _has_newest_clock(file: FileTimeRange, bounds: TimeBounds | None, *, is_part
 
 def _find_maximum(values: pa.ChunkedArray, clock: ResolvedTimeColumn, bounds: TimeBounds | None) -> Iterator[int]:
     """Yield the greatest usable clock of a column, if any."""
-    latest = to_micros(bounds.latest) if bounds else 2**63 - 1
+    latest = to_micros(bounds.latest) if bounds else _MAX_LONG
     if clock.units_per_second is None:
         instants = pc.cast(pc.cast(values, pa.timestamp("us", "UTC"), safe=False), pa.int64())
         maximum = pc.max(instants.filter(pc.less(instants, latest))).as_py()
     else:
-        usable = pc.less(values, latest * clock.units_per_second // 1_000_000)
+        usable = pc.less(values, min(latest * clock.units_per_second // 1_000_000, _MAX_LONG))
         maximum = clock.convert_value(pc.max(values.filter(usable)).as_py())
     if maximum is not None:
         yield maximum
+
+
+def _to_datetime(micros: int) -> datetime:
+    """Convert microseconds to an instant. Without `time_bounds` they can be outside the years 1 to 9999."""
+    return from_micros(max(to_micros(_START_OF_TIME), min(micros, to_micros(_END_OF_TIME))))
 
 
 def _read_marker(rule: Completeness, lake: str) -> datetime | None:
@@ -196,7 +201,7 @@ def _read_marker(rule: Completeness, lake: str) -> datetime | None:
     for name, value in rule.where.items():
         rows = rows.filter(ds.field(name).cast(pa.string()) == value)
     newest = max(_find_maximum(rows[rule.column], clock, None), default=None)
-    return None if newest is None else from_micros(newest)
+    return None if newest is None else _to_datetime(newest)
 
 
 def _suggest_column(name: str, log: DeltaTableHandle) -> str:

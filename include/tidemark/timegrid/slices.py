@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from tidemark.config import Slices
 from tidemark.config.local_days import DAY_MICROS, get_day_start, to_local_day
-from tidemark.config.types import format_duration, format_instant, from_micros, to_micros
+from tidemark.config.types import format_duration, format_instant, format_micros, from_micros, to_micros
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.timegrid.time_columns import floor_div, trunc_div
 
@@ -69,7 +69,7 @@ class Grid:
 
     def label(self, number: int) -> str:
         """Format a slice's start for people."""
-        return format_instant(self.datetime_of(number))
+        return format_micros(self.start_of(number))
 
     def datetime_of(self, number: int) -> datetime:
         """Return a slice's start as a datetime, UTC."""
