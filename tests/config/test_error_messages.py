@@ -106,6 +106,28 @@ SQL_SESSIONS = {"dialect": "flink-sql", "join__interval": None, "join__window": 
         ({"join__min_cleanup_interval": "half"}, "join.min_cleanup_interval: is for interval joins of flink-sql only"),
         ({"flink_version": 1.2}, "flink_version: 1.2 is not a version. Quote it, such as '1.17'"),
         ({"dialect": "spark", "flink_version": "4.1"}, "flink_version: has no effect in dialect spark. Remove it."),
+        ({"dialect": "spark", "watermark_strategy": "sql"}, "watermark_strategy: has no effect in dialect spark."),
+        (
+            {
+                "dialect": "spark",
+                "left__arrival": {"streaming_checkpoint": "c"},
+                "right__arrival": {"streaming_checkpoint": "c"},
+                "spark": {"micro_batches": "back_to_back"},
+            },
+            "spark.micro_batches: has no effect with a streaming checkpoint. Remove it.",
+        ),
+        (
+            {"time_bounds": {"earliest": "2024-01-01T00:00Z", "latest": "2023-01-01T00:00Z"}},
+            "time_bounds: earliest must be before latest",
+        ),
+        (
+            {"time_bounds": {"max_ahead_of_arrival": "-1 hour"}},
+            "time_bounds: max_ahead_of_arrival must not be negative",
+        ),
+        (
+            {"quality": [{"expect_table_row_count_to_be_between": 10}]},
+            "quality.0: expect_table_row_count_to_be_between: needs arguments by name instead of 10. Write expect_",
+        ),
         ({"join__interval": {"lower": "1 s"}}, "join.interval: flink-datastream needs both lower and upper"),
         ({"join__interval": None, "join__window": {"tumbling": "0 s"}}, "join.window.tumbling: must be positive"),
         ({"join__interval": None, "join__window": {}}, "set exactly one of tumbling, sliding, session, cumulate"),

@@ -54,10 +54,13 @@ def test_load_bare_on_off_yes_no_are_text(tmp_path):
 def test_event_time_equality_in_flink_sql_becomes_an_empty_interval(tmp_path):
     interval = {"lower": "0 s", "upper": "0 s"}
     equal = write_variant(tmp_path / "e.yaml", dialect="flink-sql", join__interval=None, join__event_time_equality=True)
+    worded = write_variant(
+        tmp_path / "w.yaml", dialect="flink-sql", join__interval=None, join__event_time_equality="on"
+    )
     bounded = write_variant(tmp_path / "b.yaml", dialect="flink-sql", join__interval=interval)
     jsonschema.validate(read_as_json(equal), build_json_schema())
 
-    assert load_pipeline(equal) == load_pipeline(bounded)
+    assert load_pipeline(equal) == load_pipeline(worded) == load_pipeline(bounded)
     assert load_pipeline(equal).output_affecting_settings() == load_pipeline(bounded).output_affecting_settings()
 
 
@@ -203,6 +206,7 @@ def test_time_bounds_and_expectations_have_short_forms(tmp_path):
     for off in (False, "off"):
         jsonschema.validate(read_as_json(write_variant(tmp_path / "p.yaml", time_bounds=off)), build_json_schema())
         assert load_pipeline(tmp_path / "p.yaml").time_bounds is None
+    assert load_pipeline(write_variant(tmp_path / "p.yaml", time_bounds="no")).time_bounds is None
     forms = [load_pipeline(write_variant(tmp_path / "p.yaml", quality=[form])) for form in (flat, kwargs, single)]
     assert len({str(pipeline.quality) for pipeline in forms}) == 1
 

@@ -192,7 +192,7 @@ def _apply_dialect(pipeline: Pipeline, changes: dict[str, str]) -> Pipeline:
         PipelineFileError: the dialect does not support the join.
     """
     dialect = changes.get("dialect", pipeline.dialect)
-    foreign = [] if dialect == "spark" else ["spark"]
+    foreign = ["watermark_strategy"] if dialect == "spark" else ["spark"]
     if dialect != "flink-sql":
         foreign += ["flink_version", "join.min_cleanup_interval"]
     try:

@@ -31,7 +31,7 @@ from tidemark.config.output_stream import check_chain
 from tidemark.config.quality import Expectation, create_default_expectations
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.slices import DAY, Slices
-from tidemark.config.types import Duration, Instant, TimeZone, Version, format_duration
+from tidemark.config.types import Duration, Instant, TimeZone, Version, format_duration, parse_switch
 
 Dialect = Literal["flink-datastream", "flink-sql", "spark"]
 WatermarkStrategy = Literal["datastream", "sql"]
@@ -86,6 +86,14 @@ class TimeBounds(Settings):
     """Latest believable time (exclusive)."""
     max_ahead_of_arrival: Duration = timedelta(days=1)
     """Maximum time by which an event time may be after its row's arrival (inclusive). Arrival clock only."""
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if self.earliest >= self.latest:
+            raise ValueError("earliest must be before latest, because no row could be between them")
+        if self.max_ahead_of_arrival < timedelta():
+            raise ValueError("max_ahead_of_arrival must not be negative")
+        return self
 
 
 @dataclass(frozen=True)
@@ -179,12 +187,10 @@ class Pipeline(Settings):
             side: expand_kafka_arrival(value[side], has_partitions=has_partitions) for side in SIDES if side in value
         }
         value = {"output": value.get("name"), **_find_default_policies(value), **value, **inputs}
-        if value.get("time_bounds") in (False, "off"):
-            value["time_bounds"] = None
-        elif value.get("time_bounds") in (True, "on"):
-            value["time_bounds"] = {}
+        if (has_bounds := parse_switch(value.get("time_bounds"))) is not None:
+            value["time_bounds"] = {} if has_bounds else None
         match value:
-            case {"dialect": "flink-sql", "join": {"event_time_equality": True} as join}:
+            case {"dialect": "flink-sql", "join": {"event_time_equality": switch} as join} if parse_switch(switch):
                 if not join.get("interval") and not join.get("window"):
                     interval = {"lower": timedelta(), "upper": timedelta()}
                     value["join"] = {**join, "event_time_equality": False, "interval": interval}
@@ -261,6 +267,8 @@ class Pipeline(Settings):
         for side, source in zip(SIDES, sources, strict=True):
             if checkpoints and source.complete:
                 raise ValueError(f"{side}.complete: has no effect with a streaming checkpoint. Remove it.")
+        if checkpoints and "micro_batches" in self.spark.model_fields_set:
+            raise ValueError("spark.micro_batches: has no effect with a streaming checkpoint. Remove it.")
         if checkpoints and self.dialect != "spark":
             raise ValueError(f"arrival: only dialect spark has streaming checkpoints. Set a column for {self.dialect}.")
         return self
@@ -302,8 +310,9 @@ class Pipeline(Settings):
 
     @model_validator(mode="after")
     def _check_dialect_support(self) -> Self:
-        if self.flink_version and self.dialect == "spark":
-            raise ValueError("flink_version: has no effect in dialect spark. Remove it.")
+        for name in ("flink_version", "watermark_strategy") if self.dialect == "spark" else ():
+            if getattr(self, name):
+                raise ValueError(f"{name}: has no effect in dialect spark. Remove it.")
         check_join(self.dialect, self.join)
         check_watermarks(self)
         check_time_zone(self)

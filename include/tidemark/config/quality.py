@@ -63,6 +63,10 @@ class Expectation(Settings):
                 pass
             case _ if len(value) == 1:
                 [(name, arguments)] = value.items()
+                if name in ALLOWED_ARGUMENTS and not isinstance(arguments, dict | None):
+                    raise ValueError(
+                        f"{name}: needs arguments by name instead of {arguments!r}. Write {name}: {{ARGUMENT: VALUE}}."
+                    )
                 value = {**arguments, "type": name} if isinstance(arguments, dict) else {"type": name}
         fields = {k: v for k, v in value.items() if k in cls.model_fields}
         flat = {k: v for k, v in value.items() if k not in cls.model_fields}

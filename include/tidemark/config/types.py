@@ -12,7 +12,7 @@ from functools import cache
 from typing import Annotated, Any, Literal
 from zoneinfo import available_timezones
 
-from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, TypeAdapter, ValidationError, WithJsonSchema
 
 _UNITS = {
     "us": timedelta(microseconds=1),
@@ -95,6 +95,20 @@ def format_duration(value: timedelta) -> str:
             plural = "" if number == 1 or unit in ("ms", "us") else "s"
             parts.append(f"{number} {unit}{plural}")
     return ("-" if value < timedelta() else "") + (" ".join(parts) or "0 seconds")
+
+
+def parse_switch(value: object) -> bool | None:
+    """Parse a switch as settings do; None if the value is no switch.
+
+    YAML 1.2 and the loader read the words as text.
+
+    >>> [parse_switch(value) for value in ("on", "no", True, None, {})]
+    [True, False, True, None, None]
+    """
+    try:
+        return TypeAdapter(bool).validate_python(value)
+    except ValidationError:
+        return None
 
 
 def parse_instant(value: object, *, note_missing_zone: bool = True) -> datetime:
