@@ -11,6 +11,8 @@ COMPARED_WINDOWS = {"left": {"tumbling": "1 min"}, "right": {"tumbling": "5 min"
 
 RECORDED = {"left__recorded_watermark": "w", "left__watermark_delay": None}
 
+KAFKA = {f"{side}__arrival": {"kafka": "at"} for side in ("left", "right")}
+
 RESTARTED = {"restarts": ["2013-01-02T03:04:05Z"]}
 
 SQL_SESSIONS = {"dialect": "flink-sql", "join__interval": None, "join__window": {"session": {"gap": "1 minute"}}}
@@ -190,6 +192,25 @@ SQL_SESSIONS = {"dialect": "flink-sql", "join__interval": None, "join__window": 
         ({"left__watermark_delay": "10 us"}, "left.watermark_delay: 10 us is finer than a millisecond"),
         ({"left__watermark_delay": 5}, "left.watermark_delay: 5 is not a duration. Write a whole number and a unit"),
         ({"left__idle_timeout": "0 s"}, "left.idle_timeout: must be positive"),
+        (
+            {**RESTARTED, **KAFKA},
+            "left.partition. Remove one of them. With arrival: {kafka: COLUMN} write partition: null.",
+        ),
+        (
+            {**KAFKA, "left__recorded_watermark": "w", "left__watermark_delay": None},
+            "right.partition: cannot be combined with left.recorded_watermark. Remove it. With arrival: {kafka",
+        ),
+        ({**KAFKA, "output_stream": True}, "left.partition is not supported in a chain. Remove it. With arrival"),
+        (
+            {
+                **KAFKA,
+                "dialect": "flink-sql",
+                "join__time": "processing",
+                **{f"{side}__event_time": "at" for side in ("left", "right")},
+                **{f"{side}__watermark_delay": None for side in ("left", "right")},
+            },
+            "left.partition: has no effect with join.time: processing. Remove it. With arrival: {kafka: COLUMN} write",
+        ),
         ({"dialect": "spark", "right__partition": "p"}, "right.partition: is for Flink's dialects"),
         ({"left__recorded_watermark": "w"}, "left: recorded_watermark: replaces watermark_delay. Remove one"),
         (

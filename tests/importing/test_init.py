@@ -294,6 +294,19 @@ def test_options_decide_and_their_figures_are_written(propose, tmp_path):
     assert "--set, 0 % late" in (tmp_path / "p.yaml").read_text()
 
 
+def test_first_slice_of_a_time_zone_begins_at_its_midnight(propose):
+    pipeline = propose(USUAL, USUAL, "--set", "slices.time_zone=Europe/Berlin", "--set", "slices.every=1 day")
+
+    assert pipeline.slices.start == START - timedelta(hours=2)
+
+
+def test_rows_before_the_first_slice_are_not_measured(propose, tmp_path):
+    propose(USUAL, USUAL, "--set", "slices.start=2024-05-01T01:00Z")
+
+    assert "late for the lower watermark" in (tmp_path / "p.yaml").read_text()
+    assert f"late rows of {ROWS}" not in (tmp_path / "p.yaml").read_text()
+
+
 def test_windows_replace_the_bounds(usual_tables, lake, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

@@ -167,7 +167,8 @@ def _find_recorded_watermark_problems(pipeline: Pipeline) -> Iterator[str]:
         elif pipeline.clock != "arrival":
             yield f"{side}.recorded_watermark: was recorded in arrival order. Set an arrival column on both inputs."
         elif source_settings := _list_source_settings(pipeline):
-            yield f"{source_settings[0]}: cannot be combined with {side}.recorded_watermark. Remove it."
+            remedy = get_remedy(source_settings[0])
+            yield f"{source_settings[0]}: cannot be combined with {side}.recorded_watermark. {remedy}"
         elif not pipeline.join.has_default_firing:
             name = next(name for name in ("trigger", "evictor", "time") if name in pipeline.join.model_fields_set)
             yield f"join.{name}: cannot be combined with a recorded watermark. Set {side}.watermark_delay instead."
@@ -185,7 +186,18 @@ def _find_restart_problems(pipeline: Pipeline) -> Iterator[str]:
     elif pipeline.clock != "arrival":
         yield "are instants of the arrival clock. Set an arrival column on both inputs."
     elif source_settings := _list_source_settings(pipeline):
-        yield f"cannot be combined with {source_settings[0]}. Remove one of them."
+        yield f"cannot be combined with {source_settings[0]}. {get_remedy(source_settings[0], 'Remove one of them.')}"
+
+
+def get_remedy(setting: str, remedy: str = "Remove it.") -> str:
+    """Return the remedy for an unsupported setting of an input, which `arrival: {kafka: COLUMN}` may have set.
+
+    >>> get_remedy("left.partition")
+    'Remove it. With arrival: {kafka: COLUMN} write partition: null.'
+    """
+    return (
+        f"{remedy} With arrival: {{kafka: COLUMN}} write partition: null." if setting.endswith("partition") else remedy
+    )
 
 
 def _list_source_settings(pipeline: Pipeline) -> list[str]:
@@ -245,7 +257,7 @@ def _find_processing_time_problems(pipeline: Pipeline) -> Iterator[str]:
             yield f"{side}.event_time: differs from arrival, the only time on processing time. Set it to that column."
         for name in ("watermark_delay", "recorded_watermark", *_SOURCE_SETTINGS):
             if getattr(source, name) is not None:
-                yield f"{side}.{name}: has no effect with join.time: processing. Remove it."
+                yield f"{side}.{name}: has no effect with join.time: processing. {get_remedy(name)}"
 
 
 def _find_filter_problems(pipeline: Pipeline) -> Iterator[str]:
@@ -266,7 +278,8 @@ def _find_clock_problems(pipeline: Pipeline) -> Iterator[str]:
     is_on_watermark = join.effective_trigger.kind.endswith("event_time")
     is_mixed = is_on_clock if join.time == "event" else is_on_watermark
     if is_mixed and (source_settings := _list_source_settings(pipeline)):
-        yield f"{source_settings[0]}: cannot be combined with a trigger on another time than the windows'. Remove it."
+        remedy = get_remedy(source_settings[0])
+        yield f"{source_settings[0]}: cannot be combined with a trigger on another time than the windows'. {remedy}"
 
 
 def _find_join_problems(dialect: str, join: Join) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from tidemark.config.dialect_support import TICK_MICROS
+from tidemark.config.dialect_support import TICK_MICROS, get_remedy
 from tidemark.config.inputs import PipelineInput, Upstream
 from tidemark.config.sides import SIDES, SideName
 
@@ -171,7 +171,7 @@ def _find_join_problems(pipeline: Pipeline) -> Iterator[str]:
         source = getattr(pipeline, side)
         for name in ("partition", "idle_timeout"):
             if getattr(source, name):
-                yield f"{side}.{name} is not supported in a chain. Remove it."
+                yield f"{side}.{name} is not supported in a chain. {get_remedy(name)}"
 
 
 def _find_upstream_problems(pipeline: Pipeline, upstream: Upstream) -> Iterator[str]:

@@ -196,13 +196,13 @@ def _create_slices(join: StreamJoin, options: ImportOptions) -> Section:
         start = Setting(options.start, "--start")
     elif options.first_batch and not every.is_open:
         zone = options.overrides.get("slices.time_zone", "UTC")
-        start = Setting(_floor(options.first_batch, every, zone), "first batch of the checkpoint, rounded down")
+        start = Setting(floor_to_slice(options.first_batch, every, zone), "first batch of the checkpoint, rounded down")
     else:
         start = Setting(PLACEHOLDER, "time from which the stream read: --start")
     return {"every": every, "start": start}
 
 
-def _floor(instant: datetime, every: Setting, zone: Any) -> str:
+def floor_to_slice(instant: datetime, every: Setting, zone: Any) -> str:
     """Round an instant down to a multiple of the slice's length, or in a time zone to its midnight.
 
     Raises:

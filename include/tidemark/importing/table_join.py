@@ -20,7 +20,7 @@ from tidemark.errors import UserError
 from tidemark.importing.choice import Candidate, Choice, DecisionMaker, Entry
 from tidemark.importing.delay_proposal import compute_late_share, create_delay_choice, describe_disorder
 from tidemark.importing.draft import Draft, Section, Setting
-from tidemark.importing.draft_completion import DEFAULT_SLICE, ImportOptions, create_draft
+from tidemark.importing.draft_completion import DEFAULT_SLICE, ImportOptions, create_draft, floor_to_slice
 from tidemark.importing.key_candidates import KeyValues, create_key_choice, measure_distances, select_keys
 from tidemark.importing.stream_join import StreamInput, StreamJoin
 from tidemark.importing.table_sample import TableSample
@@ -228,9 +228,9 @@ class _Proposal:
         if not earliest:
             entry = Entry("start of the first slice", f"--set {_START}=T", "2024-01-01T00:00Z", _format_start)
             return Setting(self._decisions.enter(entry), "--set")
-        length = to_micros(parse_duration(every.value))
-        start = format_instant(from_micros(min(earliest) // length * length))
-        return Setting(start, f"first arrival {format_instant(from_micros(min(earliest)))}, rounded down")
+        first = from_micros(min(earliest))
+        start = floor_to_slice(first, every, self._options.get_text("slices.time_zone") or "UTC")
+        return Setting(start, f"first arrival {format_instant(first)}, rounded down")
 
     def _decide_delays(
         self, inputs: dict[SideName, _Input], keys: list[KeyValues], start: Setting, every: Setting
@@ -266,7 +266,8 @@ class _Proposal:
         valid = select_valid_rows(source.event_time, source.arrival)
         for is_null in null_keys:
             valid = valid & ~is_null
-        clock = np.maximum(source.arrival.micros, start)  # rows before the first slice arrive at its start
+        clock = source.arrival.micros
+        valid = valid & (clock >= start)  # rows before the first slice take no part
         if self._options.dialect == "spark":
             clock = (clock - start) // every
         tiebreak = partition = None
