@@ -6,9 +6,11 @@ import pytest
 import yaml
 
 from tests.conftest import PROJECT, write_pipeline
+from tidemark.pipeline_tests import runner
 from tidemark.pipeline_tests.case_file import read_case_file
 from tidemark.pipeline_tests.junit import describe_failure
 from tidemark.pipeline_tests.runner import run_case_files
+from tidemark.spark.temporary_settings import override_settings
 
 WINDOW = {"keys": ["k"], "window": {"tumbling": "20 minutes"}}
 PIPELINES = {
@@ -341,6 +343,23 @@ def test_run_other_rows_fail_with_their_differences(results, case):
     assert result.status in ("failed", "refused")
     text = "\n".join(describe_failure(result))
     assert all(problem in text for problem in FAILING[case][1]), text
+
+
+def test_run_case_files_keep_the_settings_of_the_session(spark, monkeypatch):
+    setting = "spark.sql.session.timeZone"
+    values = []
+
+    def run(test):
+        values.append(test.spark.conf.get(setting))
+        test.spark.conf.set(setting, "UTC")
+        return []
+
+    monkeypatch.setattr(runner._PipelineTest, "run", run)
+    with override_settings(spark, {setting: "Asia/Tokyo"}):
+        run_case_files(spark, [None, None])
+        assert spark.conf.get(setting) == "Asia/Tokyo"
+
+    assert values == ["Asia/Tokyo", "Asia/Tokyo"]
 
 
 def test_run_failing_job_runs_each_case_alone(results):

@@ -80,13 +80,12 @@ def run_case_files(
         UserError: A pipeline file is invalid, or an expected row names an unknown column.
         FaultError: Spark failed.
     """
-    is_classic = isinstance(get_engine(spark), ClassicEngine)
-    with ThreadPoolExecutor(_CONCURRENT_PIPELINES if is_classic else 1) as pool:
+    engine = get_engine(spark)
+    with ThreadPoolExecutor(_CONCURRENT_PIPELINES if isinstance(engine, ClassicEngine) else 1) as pool:
 
         def run(file: CaseFile) -> list[CaseRun]:
             # Each pipeline changes settings until its cases have run, which other threads must not see.
-            session = spark.newSession() if is_classic else spark
-            with tuned_for_tiny_queries(session):
+            with engine.override_settings({}) as session, tuned_for_tiny_queries(session):
                 runs = _PipelineTest(session, file).run()
             progress(len(runs))
             return runs
