@@ -66,6 +66,9 @@ def test_compare_damaged_stream_assigns_each_cause(
     assert set(result.summarize_example(changed)) == {"left_k", "left_happened", "right_k", "right_happened", "right_v"}
     assert result.unexplained == sum(agreement.unexplained for agreement in result.agreement) == 1
 
+    without_value = compare_with(by_time, damaged.drop("left_v"), by_arrival, ignore_columns=("left_v",))
+    assert count_causes(without_value) == count_causes(result), "an ignored column identifies no row of an input"
+
     close = compare_with(by_time, damaged, by_arrival, float_tolerance=1.5)
     assert ("changed value", "batch") not in count_causes(close)
     assert close.same == result.same + 1

@@ -158,9 +158,7 @@ def _is_as_reference() -> Column:
 
 def _add_labels(rows: DataFrame, side: SideName, views: ComparedViews, names: Sequence[str]) -> DataFrame:
     """Add `_SIDE`, the hash of that input's row (null if absent), with labels `_SIDE_batch` and `_SIDE_reference`."""
-    # A stream has only the compared columns of an input that is the output of another pipeline.
-    available = names if side in views.batch.upstreams else rows.columns
-    columns = {name: source for name, source in views.batch.map_columns(side).items() if name in available}
+    columns = {name: source for name, source in views.batch.map_columns(side).items() if name in names}
     no_label = F.lit(None).cast(ROW_LABEL)
     if not columns:
         labels = {f"_{side}_{name}": no_label for name in ("batch", "reference")}

@@ -92,6 +92,7 @@ def compare(
         agreement=agreement,
         notes=tuple(notes),
         seconds=round(time.monotonic() - began, 1),
+        ignore_columns=request.ignore_columns,
         leading_columns=leading,
         setting_trials=trials,
         over_budget=check_budget(request.budget, agreement),

@@ -68,7 +68,7 @@ class Event:
     """Event time in ms UTC."""
     key: str | None
     row_hash: int
-    """Hash of the columns that the emissions have."""
+    """Hash of the columns that the emissions have and the comparison compares."""
 
     @property
     def id(self) -> str:
@@ -90,6 +90,8 @@ class MinimalExample:
     events: Sequence[Event]
     """The rows in order of arrival."""
     check: DifferenceCheck
+    ignore_columns: Sequence[str]
+    """Columns of the emissions that do not identify a row, because they were not compared."""
 
 
 def find_minimal_example(
@@ -112,11 +114,12 @@ def find_minimal_example(
     _require_reproducible(pipeline)
     hashes = {side: example[f"_{side}"] for side in SIDES if example.get(f"_{side}") is not None}
     view = CommittedView.read(spark, pipeline, lake)
-    targets, context = _collect_events(view, hashes)
+    targets, context = _collect_events(view, hashes, comparison.ignore_columns)
     with tuned_for_tiny_queries(spark):
         check = DifferenceCheck(spark, pipeline, targets, only_batch=cause.missing_in == STREAM)
         smallest = minimize_context(number, targets, context, check)
-        return MinimalExample(number, cause, view, _sorted([*targets, *smallest]), check)
+        events = _sorted([*targets, *smallest])
+        return MinimalExample(number, cause, view, events, check, comparison.ignore_columns)
 
 
 def write_vector(example: MinimalExample, file: Path) -> Vector:
@@ -240,13 +243,15 @@ def find_example(comparison: Comparison, number: int) -> tuple[Cause, dict[str, 
     )
 
 
-def _collect_events(view: CommittedView, hashes: dict[SideName, int]) -> tuple[list[Event], list[Event]]:
+def _collect_events(
+    view: CommittedView, hashes: dict[SideName, int], ignore_columns: Sequence[str]
+) -> tuple[list[Event], list[Event]]:
     """Find the rows of the difference, and other rows that may decide it.
 
     The others are rows of the same keys within the join's reach. For each row they include the two rows that determine
     the watermark at its position.
     """
-    left, right = (select_events(view, source) for source in view.inputs)
+    left, right = (select_events(view, source, ignore_columns) for source in view.inputs)
     rows = left.unionByName(right)
     matches = [rows.where((F.col("side") == side) & (F.col("row_hash") == value)) for side, value in hashes.items()]
     targets = [to_event(row) for match in matches for row in match.orderBy(*_ORDER).limit(1).collect()]
@@ -271,7 +276,9 @@ def _collect_events(view: CommittedView, hashes: dict[SideName, int]) -> tuple[l
     return targets, sorted(context, key=lambda event: (event.clock, event.tiebreak, event.side, event.ts))
 
 
-def select_events(view: CommittedView, source: StoredInput, row_columns: Sequence[str] = ()) -> DataFrame:
+def select_events(
+    view: CommittedView, source: StoredInput, ignore_columns: Sequence[str], row_columns: Sequence[str] = ()
+) -> DataFrame:
     """Return the rows of an input that take part, in the columns of `Event`, and some columns of the input as `row`."""
     side, grid = source.side, view.grid
     source.changes.require_exact_arrivals(grid, 0)
@@ -286,7 +293,8 @@ def select_events(view: CommittedView, source: StoredInput, row_columns: Sequenc
     flat = rows.where("rejected IS NULL").select(
         *(column.alias(name) for name, column in fields.items()), f"{side.name}.*"
     )
-    row_hash = content_hash(flat, view.map_columns(side.name).values())
+    compared = [column for name, column in view.map_columns(side.name).items() if name not in ignore_columns]
+    row_hash = content_hash(flat, compared)
     row = [F.struct(*map(quote_identifier, row_columns)).alias("row")] if row_columns else []
     names = (F.col(name).alias(name[1:]) for name in fields)
     return flat.select(*names, F.lit(side.name).alias("side"), row_hash.alias("row_hash"), *row)

@@ -106,7 +106,8 @@ def _read_values(example: MinimalExample, side: SideName, columns: T.StructType)
     events = [event for event in example.events if event.side == side]
     if not events:
         return {}
-    rows = select_events(example.view, example.view.inputs[SIDES.index(side)], columns.names)
+    source = example.view.inputs[SIDES.index(side)]
+    rows = select_events(example.view, source, example.ignore_columns, columns.names)
     is_in_example = F.col("row_hash").isin([event.row_hash for event in events])
     is_at_time = F.col("clock").isin([event.clock for event in events])
     collected = rows.where(is_in_example & is_at_time).orderBy("clock", "tiebreak").collect()

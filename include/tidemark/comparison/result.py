@@ -103,6 +103,8 @@ class Comparison:
     agreement: tuple[Agreement, ...]
     notes: tuple[str, ...]
     seconds: float
+    ignore_columns: tuple[str, ...] = ()
+    """Columns that were not compared, by request."""
     leading_columns: tuple[str, ...] = ()
     """The most informative columns of a row: keys, event times and bounds of windows."""
     setting_trials: tuple[SettingTrial, ...] = ()
