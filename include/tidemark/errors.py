@@ -63,7 +63,7 @@ class ImportRefusedError(UserError):
 
 
 class InputError(UserError):
-    """An input table is missing, has the wrong columns, or is not append-only."""
+    """An input table is missing, has the wrong columns, or lost rows that slices have read."""
 
 
 class SliceOrderError(UserError):

@@ -175,7 +175,7 @@ def test_input_with_deleted_rows_requires_reprocess(
     append_inputs(*create_hourly_rows(6))
     run_hours(settings, 5)
     spark.sql(f"DELETE FROM delta.`{lake}/right` WHERE v = 121")
-    message = "input right is not append-only: version 1 deleted or changed rows that slices from 2024-01-01T02:00Z on"
+    message = "input right: version 1 deleted or changed rows that slices from 2024-01-01T02:00Z on"
     with pytest.raises(
         InputError, match=f"{message} have read. Run tidemark reprocess .*yaml --from 2024-01-01T02:00Z"
     ):

@@ -63,6 +63,7 @@ def test_compare_cuts_ignores_the_slice_only():
     assert compare_cuts("emissions", rows, [{"k": "a", "_slice": "2024-01-01T01:00Z"}], ["k"], "two jobs") is None
     difference = compare_cuts("emissions", rows, [], ["k"], "two jobs")
     assert (difference.note, difference.rows[0].expected) == ("two jobs", {"k": "a"})
+    assert difference.title.startswith("emissions with two jobs: the rows differ from those with the pipeline's slices")
 
 
 def test_parse_expected_converts_values_to_those_of_the_output():

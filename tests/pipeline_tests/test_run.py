@@ -375,7 +375,7 @@ def test_run_failing_case_of_chain_names_the_join(results):
     assert "orders_payments.late: 1 missing, 1 unexpected" in text
     assert "unexpected: left_order_id 6" in text
     assert "orders_payments.emissions: 2 unexpected" in text
-    assert "cut as" not in text
+    assert "bug of Tidemark" not in text
 
 
 def test_run_other_cuts_of_chain_are_not_noticed(results):

@@ -221,7 +221,7 @@ def test_deleted_file_is_rejected_or_ignored_by_on_input_delete(lake, pipeline, 
     set_last_commit_time(lake / "left", 130)
     append_rows("right", 130, ("z", 129))
 
-    with pytest.raises(InputError, match="left is not append-only: version 4 .* slices from 2024-01-01T01:00Z on have"):
+    with pytest.raises(InputError, match="left: version 4 .* slices from 2024-01-01T01:00Z on have"):
         run_until(settings, 3)
     assert run_until(pipeline(**BY_COMMIT, on_input_delete="ignore"), 3) == read
 

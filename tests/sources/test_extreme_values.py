@@ -126,5 +126,5 @@ def test_run_overwritten_input_with_fewer_rows_is_rejected(spark, lake, run_pipe
         2: (1, date(2024, 1, 1)),
     }
     overwrite(rows[1:])
-    with pytest.raises(InputError, match="input left is not append-only: version 3 deleted or changed rows"):
+    with pytest.raises(InputError, match="input left: version 3 deleted or changed rows"):
         run_pipeline(end=at(3))

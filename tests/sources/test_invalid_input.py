@@ -301,7 +301,7 @@ def test_run_deleted_or_updated_input_rows_are_rejected(spark, lake, pipeline, w
     write("right", [row(v=3), row(v=5)], ROW)
     run_pipeline(pipeline(), end=at(2))
     spark.sql(change.format(lake / "right"))
-    with pytest.raises(InputError, match="input right is not append-only: version 1 deleted or changed rows"):
+    with pytest.raises(InputError, match="input right: version 1 deleted or changed rows"):
         run_pipeline(pipeline(), end=at(3))
 
 

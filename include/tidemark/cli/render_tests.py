@@ -47,10 +47,7 @@ def _render_failure(result: CaseResult) -> Iterator[RenderableType]:
 
 def render_difference(difference: SectionDifference) -> Table:
     """Show the rows that are missing, unexpected or changed."""
-    title = difference.section
-    if difference.note:
-        title += f", cut as {difference.note}: the rows differ from those of the pipeline's slices"
-    table = create_table(("", *difference.columns), title=title)
+    table = create_table(("", *difference.columns), title=difference.title)
     for row in difference.rows:
         cells = [Text(_render_cell(row, column)) for column in difference.columns]
         table.add_row(Text(row.kind, style=_STYLES[row.kind]), *cells)

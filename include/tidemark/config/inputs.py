@@ -216,8 +216,8 @@ class Input(Settings):
     Default: `after_watermark` in Flink's dialects, `before_watermark` in dialect spark, which has no other."""
     allowed_clock_skew: PositiveDuration | None = None
     """Time by which an event time may be after its row's arrival. Rows beyond it give a warning (`left_rows_ahead`,
-    `right_rows_ahead`), because they move the watermark ahead. Arrival clock only. Default: ten times
-    `watermark_delay`, at least `slices.every`."""
+    `right_rows_ahead`), because they move the watermark ahead. Arrival clock only. Default: the greater of
+    `slices.every` and ten times `watermark_delay`."""
     complete: Completeness | None = None
     """Rule for when a slice may run: `row`, `commit`, or {by: row, grace_period: 10 minutes}. Default: slices do not
     wait for the input."""

@@ -275,8 +275,8 @@ class Join(Settings):
     """flink-datastream windows and flink-sql intervals: time of a row. `event`: its event time. `processing`: its
     arrival time; then no row is late, and timers that are pending when the input ends do not fire."""
     emit: Literal["every-pane", "latest"] = "every-pane"
-    """Windows: emitted panes. `every-pane`: one pane per firing, as the engine does. `latest`: each window once, when
-    it accepts no more rows."""
+    """Windows: firings that are emitted. `every-pane`: each firing, whose output is a pane of the window, as the engine
+    does. `latest`: one firing per window, when the window accepts no more rows."""
     min_cleanup_interval: CleanupInterval = timedelta()
     """flink-sql intervals: `table.exec.interval-join.min-cleanup-interval`. `half` means half the distance of the
     bounds, which was Flink's fixed value before 1.18."""

@@ -20,7 +20,7 @@ class CompactionSettings(Settings):
     """Files that `tidemark tables compact` merges: those of whole periods whose slices are settled."""
 
     settled_after: Duration
-    """Minimum time between the end of a slice and the end of the newest committed slice before its files are merged."""
+    """Files of a period are merged if the newest committed slice ends at least this time after the period."""
     period: PositiveDuration
     """Length of a period, whose files are merged into one file per table: a multiple of `slices.every`, and longer.
     Periods are counted from 1970-01-01 UTC. A slice belongs to the period in which it starts."""

@@ -69,8 +69,8 @@ class SparkSettings(Settings):
     multiple_watermark_policy: Literal["min", "max"] = "min"
     """`spark.sql.streaming.multipleWatermarkPolicy`: watermark of the slower (`min`) or of the faster (`max`) input."""
     late_watermark: Literal["previous_batch", "current_batch"] = "previous_batch"
-    """Batch whose watermark decides if a row is late. `current_batch`: as with
-    `spark.sql.streaming.statefulOperator.allowMultiple` off."""
+    """Batch whose watermark decides if a row is late. Set `current_batch` if the query runs with
+    `spark.sql.streaming.statefulOperator.allowMultiple=false`."""
     micro_batches: Literal["idle", "back_to_back"] = "idle"
     """Timing of micro-batches, one for each slice with rows. `idle`: no input is available at the end of a batch, so a
     no-data batch may run. `back_to_back`: the next slice is already available, so a no-data batch runs only at the end
@@ -135,9 +135,9 @@ class Pipeline(Settings):
     """Write the table `output_stream`: emissions and watermarks in the order in which the streaming join emits them. It
     is the input of other pipelines (`left: {pipeline: NAME}`)."""
     explode: str | None = None
-    """Output rows instead of one row per pair: SQL over left_* and right_* columns, or over a coGroup's arrays left and
-    right, that returns an array of structs. Each struct becomes a row with its fields as columns. Null and empty
-    arrays give no row."""
+    """SQL expression that returns an array of structs for each pair, over left_* and right_* columns or over the arrays
+    left and right of a coGroup. Each struct becomes an output row with its fields as columns, instead of one row per
+    pair. Null and empty arrays give no row."""
     quality: list[Expectation] = []
     """Expectations on the inputs and the output, in addition to the invariants of the join."""
     quality_defaults: bool = True

@@ -59,7 +59,8 @@ class Choice:
         """Explain a choice in one line: the figures of the candidate, those of the others, and the ranking."""
         others = [str(candidate) for candidate in self.candidates if candidate is not chosen]
         hidden = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
-        reasons = [f"not {', '.join(others[:_LISTED])}{hidden}", f"ranked by {self.criteria}"] if others else []
+        listed = f"other candidates: {', '.join(others[:_LISTED])}{hidden}"
+        reasons = [listed, f"criteria, the most important first: {self.criteria}"] if others else []
         return "; ".join([chosen.figures, *reasons])
 
     def describe_candidates(self) -> str:

@@ -203,7 +203,7 @@ def create_event_time_choice(sample: TableSample, side: SideName) -> Choice:
             f"{side} table {sample.name} {reason}: no timestamp or date, and no number that is an epoch of the years "
             f"2000 to 2100. Add such a column where the table is written. Columns: {names}."
         )
-    criteria = "few nulls, name of an event or a time, more precise than a date, no number"
+    criteria = "few nulls, a name such as event or time, a type more precise than a date, not a number"
     subject = f"event time of the {side} input"
     choice = Choice.create(subject, f"--set {side}.event_time=COLUMN", criteria, candidates)
     best_name = max(candidate.rank[1] for candidate in candidates)
@@ -228,7 +228,8 @@ def create_arrival_choice(sample: TableSample, event_time: TimeValues, side: Sid
         if time.name != event_time.name:
             candidates.append(_create_column_order(time, event_time, "column", 3 if is_arrival_name(time.name) else 0))
     criteria = (
-        f"Kafka's timestamp, a column named as an arrival, at least {_MIN_COMMITS} commits, few nulls, after the event"
+        f"Kafka's timestamp, a column named like an arrival, at least {_MIN_COMMITS} commits, few nulls, times after "
+        "the event"
     )
     choice = Choice.create(
         f"arrival of the {side} input",

@@ -47,7 +47,17 @@ class SectionDifference(ToDict):
     """Columns that the rows are compared by, or that describe an unexpected row."""
     rows: tuple[RowDifference, ...]
     note: str | None = None
-    """Cut under which the rows differ from those of the pipeline's own slices."""
+    """Other slices with which the rows differ from those with the pipeline's slices, such as `two jobs`."""
+
+    @property
+    def title(self) -> str:
+        """The section, and if its rows depend on the slices, what to do."""
+        if not self.note:
+            return self.section
+        return (
+            f"{self.section} with {self.note}: the rows differ from those with the pipeline's slices. Report this case "
+            "as a bug of Tidemark."
+        )
 
 
 def parse_expected(rows: Sequence[ExpectedRow], section: str, types: Types) -> list[Values]:

@@ -54,7 +54,7 @@ def describe_failure(result: CaseResult) -> list[str]:
 
 def _describe_section(difference: SectionDifference) -> str:
     if difference.note:
-        return f"{difference.section}: the rows differ, cut as {difference.note}"
+        return difference.title
     counts = {kind: sum(row.kind == kind for row in difference.rows) for kind in ("missing", "unexpected", "changed")}
     return f"{difference.section}: " + ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 

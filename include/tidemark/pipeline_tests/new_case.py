@@ -112,7 +112,7 @@ def draft_case(spark: SparkSession, pipeline: Pipeline, pipeline_file: Path, cas
         raise UserError(f"{case.name} cannot be a test case: {run.result.message}")
     if any(part.note for part in run.result.differences):
         raise UserError(
-            f"{case.name} cannot be a test case, because its rows depend on the cut into slices. Please report this."
+            f"{case.name} cannot be a test case, because its rows depend on the slices. Report a bug of Tidemark."
         )
     text, _ = render_updates(file, [run], Grid.from_config(pipeline.slices))
     return CaseDraft(path, text, run.output)

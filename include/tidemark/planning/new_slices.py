@@ -74,7 +74,9 @@ def _find_end(context: PlanningContext) -> tuple[int, list[str]]:
     requested_end = grid.parse_boundary(request.end, "--to") if request.end else None
     if trace:
         if request.drain:
-            raise SliceOrderError("--drain: a trace names the batches that ran, and no batch follows the last one")
+            raise SliceOrderError(
+                "--drain: has no effect with a streaming checkpoint, which has all batches of the query. Remove it."
+            )
         trace_end = trace.find_end_slice(grid)
         if requested_end is None:
             notes = [_explain_wait(grid, now, trace_end - 1, "batches")] if now < trace_end else []

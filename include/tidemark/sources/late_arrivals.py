@@ -86,8 +86,8 @@ class ChangeDetector:
             if first_lost is not None:
                 start, versions = grid.label(first_lost), ", ".join(map(str, changes.mutating_versions))
                 raise InputError(
-                    f"input {self.table.name} is not append-only: version {versions} deleted or changed rows that "
-                    f"slices from {start} on have read. Run {reprocess} --from {start}"
+                    f"input {self.table.name}: version {versions} deleted or changed rows that slices from {start} on "
+                    f"have read. Run {reprocess} --from {start}"
                 )
 
     def require_rereadable(self, grid: Grid, reads: Iterable[tuple[range, int]]) -> None:
