@@ -242,14 +242,15 @@ def test_replay_equals_live_query_over_files(spark, lake, pipeline, tmp_path, mo
     assert late.where("reason = 'late'").count() > 0
 
 
-def test_replay_of_pipeline_that_waits_for_its_inputs_waits_for_none(pipeline, tmp_path):
-    settings = pipeline(dialect="spark", left__complete="row", right__complete={"by": "commit"})
+def test_replay_leaves_out_settings_that_the_checkpoint_replaces(pipeline, tmp_path):
+    completeness = {"left__complete": "row", "right__complete": {"by": "commit"}}
+    settings = pipeline(dialect="spark", spark={"micro_batches": "back_to_back"}, **completeness)
     paths = LiveQueryPaths("table", str(tmp_path / "checkpoint"), "feed", str(tmp_path / "replay.yaml"))
     trace = SimpleNamespace(batches=[SimpleNamespace(clock=to_micros(START))])
 
     replay = load_pipeline(_write_replay(settings, paths, trace, has_feed=True))
 
-    assert (replay.left.complete, replay.right.complete) == (None, None)
+    assert (replay.left.complete, replay.right.complete, replay.spark.micro_batches) == (None, None, "idle")
 
 
 def test_run_live_query_other_dialect_raises(pipeline, run_query):

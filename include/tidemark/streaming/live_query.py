@@ -171,10 +171,10 @@ def _write_replay(pipeline: Pipeline, paths: LiveQueryPaths, trace: QueryTrace, 
         return None
     arrival = {"streaming_checkpoint": paths.checkpoint}
     table = {"table": paths.feed} if has_feed else {}
-    settings = pipeline.model_dump(mode="json", exclude_defaults=True)
-    for side in SIDES:
-        settings[side] |= {**table, "arrival": arrival}
-        settings[side].pop("complete", None)  # a trace ends with its last batch
+    # The checkpoint has the batches, and with them the completeness of the inputs.
+    replaced: dict[str, set[str]] = {"spark": {"micro_batches"}, **{side: {"complete"} for side in SIDES}}
+    settings = pipeline.model_dump(mode="json", exclude_defaults=True, exclude=replaced)
+    settings |= {side: {**settings[side], **table, "arrival": arrival} for side in SIDES}
     settings |= {
         "name": f"{pipeline.name}_replay",
         "output": f"{pipeline.output}/live_query/replay",
