@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import PROJECT
 from tidemark import cli
-from tidemark.comparison import RULES, compare_dialects
+from tidemark.comparison import RULES, compare_dialects, dialect_diff
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
@@ -133,6 +133,13 @@ def test_compare_dialects_sessions_attributes_rules(compare_rows):
         "join.window: spark joins on tumbling and sliding"
     )
     assert count_differences(comparison) == {("flink-datastream", "flink-sql", "sessions"): 2}
+
+
+def test_apply_dialect_removes_settings_of_other_dialects(pipeline):
+    settings = pipeline(watermark_strategy="sql", flink_version="1.17")
+
+    assert dialect_diff._apply_dialect(settings, {"dialect": "spark"}).watermark_strategy is None
+    assert dialect_diff._apply_dialect(settings, {"dialect": "flink-sql"}).watermark_strategy == "sql"
 
 
 def test_every_rule_has_a_section_in_the_docs():
