@@ -144,7 +144,7 @@ class _Loader(yaml.SafeLoader):
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
         """Return the tag of a node without an explicit one."""
-        tag = super().resolve(kind, value, implicit)
+        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         is_text = tag in _NUMBERS and _OLD_NUMBER.match(value)
         return self.DEFAULT_SCALAR_TAG if is_text else tag
 
