@@ -248,14 +248,14 @@ def test_changed_rows_before_first_slice_take_no_part(
     spark, lake, pipeline, append_inputs, run_hours, plan_and_run, read_output, read_ledger, expected_from_scratch
 ):
     settings = pipeline()
-    append_inputs(create_row(1, at(-30)), *create_hourly_rows(4))
+    append_inputs(create_row(901, at(-30)), *create_hourly_rows(4))
     run_hours(settings, 4)
-    spark.sql(f"DELETE FROM delta.`{lake}/right` WHERE v = 101")
-    append_inputs(create_row(2, at(-20), happened=at(3, 50)), create_row(40, at(4, 5)))
+    spark.sql(f"DELETE FROM delta.`{lake}/right` WHERE v = 1001")
+    append_inputs(create_row(902, at(-20), happened=at(3, 50)), create_row(40, at(4, 5)))
 
     for policy in ({"on_late_arriving_rows": "reprocess"}, {"on_input_delete": "reprocess"}):
         plan = create_plan(spark, pipeline(**policy), str(lake), Request(end=at(5)))
-        assert plan.slices_to_reprocess == ()
+        assert not plan.slices_to_reprocess
         assert [(segment.reason, list(segment.slices)) for segment in plan.slice_ranges] == [("new", [4])]
 
     plan_and_run(settings, end=at(5))
