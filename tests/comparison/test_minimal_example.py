@@ -147,7 +147,14 @@ def test_write_minimal_example_padded_row_in_batch_only_is_unexpected(
     file = tmp_path / "tests" / "pipeline.yaml"
     file.parent.mkdir()
     file.write_text("cases:\n  nothing:\n    given: []\n    expect: {emissions: []}  # no row\n# the end\n")
-    allowed = ["--set", "try_settings=false", "--set", "budget.unexplained=100 %", "--set", "ignore_columns=left_v"]
+    allowed = [
+        "--set",
+        "try_settings=false",
+        "--set",
+        "budget.unexplained=100 %",
+        "--set",
+        "ignore_columns=left_arrived",
+    ]
     number = str(padded["_number"])
     assert cli.main([*command, number, "--output", str(file), *allowed]) == 0
     matched = next(row for cause in comparison.causes if cause.missing_in == "batch" for row in cause.examples)
