@@ -75,8 +75,8 @@ class SessionWindowJoin(Join):
         sessions = sessions.transform(with_columns, outcome)
         state = sessions.unionByName(replayed).where(F.col("role") == "state")
         level = self.rules.purged_at(end) if self.emits_latest else self.rules.fires_at(end)
-        members = sessions.unionByName(replayed.where(F.col("role") == "member"))
-        firing = state.withColumn("pane", F.lit(0)) if self.emits_latest else members
+        every_pane = sessions.unionByName(replayed.where(F.col("role") == "member"))
+        firing = state.withColumn("pane", F.lit(0)) if self.emits_latest else every_pane
         firing = firing.withColumnRenamed("slice", "arrival_slice")
         fired = watermarks.with_slice_reaching(firing, level, "on_time_firing_slice")
         fired = fired.withColumn("slice", F.coalesce("late_firing_slice", "on_time_firing_slice"))
