@@ -275,7 +275,7 @@ def test_repair_missing_merged_file_restores_small_files(compacted_lake, copy_la
     assert (issue["damage"], issue["table"], issue["file"]) == ("missing file", "emissions", path)
     assert issue["slices"] in ([[f"2024-01-01T0{hour}:00Z", f"2024-01-01T0{hour + 2}:00Z"]] for hour in (0, 2))
     assert lake.command("tables repair", "--yes") == 0
-    assert "2 references to committed files are restored, 1 reference go" in capsys.readouterr().err
+    assert "2 references to committed files are restored, 1 reference removed" in capsys.readouterr().err
     assert count_emissions(lake) == count_emissions(uncompacted_lake), "from the small files, which still exist"
 
 

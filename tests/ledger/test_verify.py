@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +18,16 @@ from tests.ledger.conftest import ROW, at
 from tidemark.cli.app import main
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DataFile, DeltaTableHandle
+from tidemark.execution import job
 from tidemark.execution.run import execute
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
+from tidemark.tables.run_files import run_of
 
 
 @pytest.fixture(scope="module")
 def undamaged_lake(spark, tmp_path_factory):
-    """Run six slices, one per job, and reprocess the third; return the lake and the pipeline file."""
+    """Run six slices, one per job, and reprocess the third as a large job; return the lake and the pipeline file."""
     root = tmp_path_factory.mktemp("consistent")
     lake, settings = root / "lake", write_pipeline(root / "pipeline.yaml", on_late_arriving_rows="reprocess")
 
@@ -41,7 +44,11 @@ def undamaged_lake(spark, tmp_path_factory):
     append_rows(*(("a", at(0, 10 * n), at(0, 10 * n + (45 if n % 4 == 3 else 2)), n) for n in range(36)))
     run(end=at(6))
     append_rows(("a", at(2, 30), at(2, 30), 777))
-    run(reprocess=True, start=at(2), end=at(3))
+    write_output = job.write_output
+    with pytest.MonkeyPatch.context() as patch:
+        # As a large job on several cores, of which each writes a file of late rows.
+        patch.setattr(job, "write_output", lambda *arguments, **_: write_output(*arguments, file_count=8))
+        run(reprocess=True, start=at(2), end=at(3))
     return lake, root / "pipeline.yaml"
 
 
@@ -76,6 +83,14 @@ def damaged_lake(undamaged_lake, tmp_path):
 
 def delete_file(lake: Lake):
     lake.get_first_file().unlink()
+
+
+def delete_part_of_late_rows(lake: Lake):
+    """Delete one of the files with late rows of a slice."""
+    runs = Counter(map(run_of, lake.log("late").files["path"]))
+    [(run, files)] = runs.most_common(1)
+    assert files > 1
+    next(Path(lake.tables.late).glob(f"run={run}/**/*.parquet")).unlink()
 
 
 def truncate_file(lake: Lake):
@@ -116,6 +131,12 @@ def list_add_actions(log: DeltaTableHandle):
 
 def remove_reference(lake: Lake):
     log = lake.log()
+    log.commit([], [log.files["path"][0]])
+
+
+def remove_late_reference(lake: Lake):
+    """Remove a whole file, as RESTORE or DELETE by another program can."""
+    log = lake.log("late")
     log.commit([], [log.files["path"][0]])
 
 
@@ -178,6 +199,10 @@ def delete_table(lake: Lake):
     shutil.rmtree(lake.tables.checkpoint)
 
 
+def delete_late_table(lake: Lake):
+    shutil.rmtree(lake.tables.late)
+
+
 def remove_checkpoint(lake: Lake):
     """Remove all files of the checkpoint, which the next slice needs."""
     log = lake.log("checkpoint")
@@ -187,11 +212,13 @@ def remove_checkpoint(lake: Lake):
 Issues = set[tuple[str, str]]
 DAMAGES: dict[Callable[[Lake], None], Issues] = {
     delete_file: {("missing file", "emissions")},
+    delete_part_of_late_rows: {("missing file", "late")},
     truncate_file: {("truncated file", "emissions")},
     extend_file: {("changed file", "emissions")},
     flip_byte: {("changed file", "emissions")},
     duplicate_reference: {("duplicate reference", "emissions")},
     remove_reference: {("missing rows", "emissions")},
+    remove_late_reference: {("missing rows", "late")},
     delete_ledger_row: {
         ("missing ledger row", "ledger"),
         ("unexpected rows", "emissions"),
@@ -213,6 +240,7 @@ DAMAGES: dict[Callable[[Lake], None], Issues] = {
     replace_input: {("missing input version", "left")},
     delete_ledger: {("missing table", "ledger")},
     delete_table: {("missing table", "checkpoint")},
+    delete_late_table: {("missing table", "late")},
     remove_checkpoint: {("missing rows", "checkpoint")},
 }
 
@@ -228,6 +256,12 @@ def test_verify_reports_each_damage(damaged_lake, damage, capsys):
     issues = {(issue["damage"], issue["table"]) for issue in output["issues"]}
     assert issues >= DAMAGES[damage]
     assert not output["is_consistent"]
+
+
+def test_verify_without_committed_slice_is_refused(tmp_path, capsys):
+    write_pipeline(tmp_path / "pipeline.yaml")
+    assert main(["tables", "verify", str(tmp_path / "pipeline.yaml"), "--lake", str(tmp_path / "typo")]) == 2
+    assert "orders has committed no slice in" in capsys.readouterr().err
 
 
 def test_verify_undamaged_lake_reports_nothing_and_changes_nothing(damaged_lake, capsys):
@@ -251,6 +285,7 @@ def test_verify_foreign_commit_without_row_changes_only_warns(damaged_lake, caps
 REPAIRED_BY_REFERENCE = (
     duplicate_reference,
     remove_reference,
+    remove_late_reference,
     insert_rows,
     delete_rows,
     optimize_table,
@@ -258,27 +293,29 @@ REPAIRED_BY_REFERENCE = (
     remove_checkpoint,
     undo_table_commit,
 )
-REPAIRED_BY_RERUN = (delete_file, truncate_file, change_fingerprint)
-UNREPAIRABLE = (delete_ledger_row, advance_table_commit, replace_input, delete_ledger, delete_table)
+REPAIRED_BY_RERUN = (delete_file, delete_part_of_late_rows, truncate_file, change_fingerprint)
+UNREPAIRABLE = (delete_ledger_row, advance_table_commit, replace_input, delete_ledger, delete_table, delete_late_table)
 
 
-def read_emissions(root):
-    rows = DeltaTableHandle.open(PipelineTables(f"{root}/orders").emissions).read(["_slice", "left_v", "right_v"])
-    return sorted(map(str, rows.to_pylist()))
+def read_rows(root):
+    """Read the emissions and the late rows."""
+    tables = PipelineTables(f"{root}/orders")
+    columns = {tables.emissions: ["_slice", "left_v", "right_v"], tables.late: ["_slice", "reason", "left", "right"]}
+    return [sorted(map(str, DeltaTableHandle.open(path).read(names).to_pylist())) for path, names in columns.items()]
 
 
 @pytest.mark.parametrize("damage", REPAIRED_BY_REFERENCE, ids=lambda damage: damage.__name__)
 def test_repair_restores_file_references_from_ledger(undamaged_lake, damaged_lake, damage):
     damage(damaged_lake)
     assert main(["tables", "repair", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--yes"]) == 0
-    assert read_emissions(damaged_lake.root) == read_emissions(undamaged_lake[0])
+    assert read_rows(damaged_lake.root) == read_rows(undamaged_lake[0])
 
 
 @pytest.mark.parametrize("damage", REPAIRED_BY_RERUN, ids=lambda damage: damage.__name__)
 def test_repair_reruns_slices_with_missing_rows(spark, undamaged_lake, damaged_lake, damage):
     damage(damaged_lake)
     assert main(["tables", "repair", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--yes"]) == 0
-    assert read_emissions(damaged_lake.root) == read_emissions(undamaged_lake[0])
+    assert read_rows(damaged_lake.root) == read_rows(undamaged_lake[0])
 
 
 @pytest.mark.parametrize("damage", UNREPAIRABLE, ids=lambda damage: damage.__name__)
@@ -286,7 +323,7 @@ def test_repair_of_unrepairable_damage_changes_nothing(damaged_lake, damage, cap
     damage(damaged_lake)
     before = sorted(damaged_lake.root.rglob("*"))
     assert main(["tables", "repair", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--yes"]) == 1
-    assert "left as it is" in capsys.readouterr().err
+    assert "nothing is repaired" in capsys.readouterr().err
     assert sorted(damaged_lake.root.rglob("*")) == before
 
 
@@ -300,7 +337,8 @@ def test_airflow_tasks_verify_tables_and_vacuum_uncommitted_files(damaged_lake, 
     vacuum, verify = (
         operator(task_id="t", file=damaged_lake.file, project=project) for operator in (VacuumTables, VerifyTables)
     )
-    uncommitted = damaged_lake.get_first_file().with_name("left.parquet")
+    uncommitted = Path(damaged_lake.tables.emissions, "run=uncommitted/part-0.parquet")
+    uncommitted.parent.mkdir()
     shutil.copy(damaged_lake.get_first_file(), uncommitted)
     vacuum.execute({})
     assert uncommitted.exists(), "an active run may need it"

@@ -24,7 +24,7 @@ from tidemark.cli.common import (
 from tidemark.cli.progress import run_with_progress, show_activity
 from tidemark.cli.rich_table import create_table
 from tidemark.config import Pipeline, load_pipeline
-from tidemark.errors import CheckFailedError
+from tidemark.errors import CheckFailedError, UserError
 from tidemark.formatting import format_count, to_single_line
 from tidemark.integrity.check import IntegrityIssue, IntegrityReport, check_integrity
 from tidemark.integrity.repair import Repair, execute_repair, plan_repair
@@ -82,10 +82,20 @@ def _require_no_damage(report: IntegrityReport) -> None:
 
 
 def _check(settings: Pipeline, root: str, *, deep: bool) -> IntegrityReport:
-    """Check the tables, and show how many files are checked."""
+    """Check the tables, and show how many files are checked.
+
+    Raises:
+        UserError: Nothing is committed.
+    """
     files = Counter[str]()
     with show_activity("checking files", lambda: f"{files.total():,} checked"):
-        return check_integrity(settings, root, deep=deep, on_file=lambda table: files.update([table]))
+        report = check_integrity(settings, root, deep=deep, on_file=lambda table: files.update([table]))
+    if not report.slices and not report.issues:
+        raise UserError(
+            f"{settings.name} has committed no slice in {root}, so there is nothing to verify. Check its name and "
+            "--lake."
+        )
+    return report
 
 
 def _describe_repair(plan: Repair, grid: Grid) -> Iterator[str]:
@@ -94,13 +104,13 @@ def _describe_repair(plan: Repair, grid: Grid) -> Iterator[str]:
             format_count(len(table_repair.restored), "reference"),
             format_count(len(table_repair.removed), "reference"),
         )
-        yield f"{table_repair.table}: {restored} to committed files are restored, {removed} go"
+        yield f"{table_repair.table}: {restored} to committed files are restored, {removed} removed"
     if plan.applies_commits:
         yield "commits of the ledger that the tables lack are applied"
     for slices in group_consecutive(plan.slices_to_rerun):
         yield f"{grid.label(slices.start)} to {grid.label(slices.stop)} is reprocessed, with later slices it changes"
     for lost in plan.unrepairable:
-        yield f"left as it is, and so is all else: {lost.damage} ({lost.table}): {escape(to_single_line(lost.detail))}"
+        yield f"nothing is repaired: {lost.damage} ({lost.table}): {escape(to_single_line(lost.detail))}"
 
 
 def _reprocess(settings: Pipeline, root: str, request: Request) -> None:

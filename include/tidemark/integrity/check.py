@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
-import pandas as pd
 from deltalake.exceptions import DeltaError
 
 from tidemark.config import Pipeline
@@ -24,8 +23,14 @@ from tidemark.delta.commit_history import is_data_change
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.snapshot import MAINTENANCE_KEY, TXN_VERSION_KEY
-from tidemark.delta.table import DataFile, DeltaTableHandle
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError
+from tidemark.integrity.committed_files import (
+    ExpectedRows,
+    list_all_files,
+    list_expected_rows,
+    read_committed_files,
+)
 from tidemark.integrity.file_checks import (
     DamagedFile,
     FileDamage,
@@ -38,7 +43,7 @@ from tidemark.ledger.config_fingerprint import settings_up_to_slice
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.tables.run_files import merged_at, spans
-from tidemark.tables.table_changes import FOLLOWING, OPTIONAL_TABLES, files_from_rows
+from tidemark.tables.table_changes import FOLLOWING, OPTIONAL_TABLES
 from tidemark.timegrid.slices import Grid, group_consecutive
 
 Damage = (
@@ -141,11 +146,11 @@ def _check_once(
         return IntegrityReport(pipeline.name, 0, files, size, tuple(issues))
     ledger = Ledger.read_without_sync(tables, grid)
     issues += [*_check_slice_chain(ledger), *_check_input_versions(pipeline, lake, ledger)]
-    originals = {name: {file.path for file in committed} for name, committed in list_committed_files(tables).items()}
+    commits = read_committed_files(ledger)
     for name in FOLLOWING:
-        table = DeltaTableHandle.open(getattr(tables, name))
+        table, expected = DeltaTableHandle.open(getattr(tables, name)), list_expected_rows(ledger, commits, name)
         if table is None:
-            issues += _find_missing_table(ledger, name)
+            issues += _find_missing_table(ledger, name, expected)
             continue
         checked = check_files(table, deep=deep, on_file=partial(on_file, name))
         files, size = files + checked.checked, size + checked.bytes
@@ -153,7 +158,8 @@ def _check_once(
         issues += [_create_file_issue(name, grid, slices_by_path, damaged_file) for damaged_file in checked.damaged]
         external = list(_find_external_commits(name, table))
         issues += [*external, *_check_table_version(name, table, ledger)]
-        copies = dict(find_copies(table, name, grid, checked.paths, originals[name]))
+        originals = {file.path for file in list_all_files(commits, name)}
+        copies = dict(find_copies(table, name, grid, checked.paths, originals))
         issues += [
             _create_file_issue(
                 name, grid, slices_by_path, DamagedFile(copy, "duplicate reference", f"it has the rows of {first}")
@@ -165,18 +171,9 @@ def _check_once(
         if table.txn_version >= ledger.number:
             rows = count_rows_by_slice(table, name, ledger, checked.paths)
             issues += _check_row_counts(
-                ledger, name, rows, reported_slices, may_expire=name == "checkpoint" and not external
+                ledger, name, expected, rows, reported_slices, may_expire=name == "checkpoint" and not external
             )
     return IntegrityReport(pipeline.name, len(ledger.entries), files, size, tuple(issues))
-
-
-def list_committed_files(tables: PipelineTables) -> dict[str, tuple[DataFile, ...]]:
-    """Return every file that the ledger has committed, by table name."""
-    log = DeltaTableHandle.open(tables.ledger)
-    assert log is not None, "something is committed"
-    files = (file for row in log.read(["added_files"]).to_pylist() for file in row["added_files"] or ())
-    # Files of a version that was rolled back to were committed twice.
-    return files_from_rows({(file["table"], file["path"]): file for file in files}.values())
 
 
 def _create_file_issue(
@@ -207,8 +204,8 @@ def _find_external_commits(name: str, log: DeltaTableHandle) -> Iterator[Integri
         yield IntegrityIssue("external commit", name, f"version {version}: {operation} at {committed_at}")
 
 
-def _find_missing_table(ledger: Ledger, name: str) -> Iterator[IntegrityIssue]:
-    missing = [number for number, rows in expected_row_counts(ledger, name).items() if rows]
+def _find_missing_table(ledger: Ledger, name: str, expected: Iterable[ExpectedRows]) -> Iterator[IntegrityIssue]:
+    missing = [number for part in expected if part.rows for number in part.slices]
     if missing:
         path = getattr(ledger.tables, name)
         yield IntegrityIssue("missing table", name, f"{path} is gone", slices=_name_ranges(ledger.grid, missing))
@@ -266,48 +263,46 @@ def _check_input_versions(pipeline: Pipeline, lake: str, ledger: Ledger) -> Iter
             yield IntegrityIssue("missing input version", name, detail, slices=_name_ranges(ledger.grid, ahead))
 
 
-def expected_row_counts(ledger: Ledger, name: str) -> dict[int, int | None]:
-    """Return the number of rows of a table per slice; None if the ledger does not contain it."""
-    if name == "checkpoint":
-        return {number: sum(entry.carried) for number, entry in ledger.entries.items()}
-    if name not in {"emissions", "quarantined"}:
-        return dict.fromkeys(ledger.entries)
-    rows = pd.to_numeric(ledger.rows[name]).fillna(0).astype("int64")
-    return dict(zip(ledger.rows["number"].astype(int), rows, strict=True))
-
-
 def _check_row_counts(
-    ledger: Ledger, name: str, rows: RowCounts, reported_slices: set[int], *, may_expire: bool
+    ledger: Ledger,
+    name: str,
+    expected: Iterable[ExpectedRows],
+    rows: RowCounts,
+    reported_slices: set[int],
+    *,
+    may_expire: bool,
 ) -> Iterator[IntegrityIssue]:
     """Yield issues of slices with more or fewer rows than committed, or with rows of another run.
 
     If rows `may_expire`, like checkpoints, a slice may have none, except the last slice, which the next one continues.
     """
-    expected = expected_row_counts(ledger, name)
     if may_expire:
         last = max(ledger.entries, default=None)
-        reported_slices = reported_slices | {number for number in expected if number != last and number not in rows}
+        reported_slices = reported_slices | {
+            number for number in ledger.entries if number != last and number not in rows
+        }
     groups: dict[tuple[Damage, str], list[int]] = {}
-    for number in sorted({*expected, *rows} - reported_slices):
-        if damage_and_detail := _check_rows_of_slice(ledger, number, rows.get(number, Counter()), expected.get(number)):
-            groups.setdefault(damage_and_detail, []).append(number)
+    unexpected = set[int]()
+    for number in sorted(rows.keys() - reported_slices):
+        if detail := _describe_other_runs(ledger, number, rows[number]):
+            groups.setdefault(("unexpected rows", detail), []).append(number)
+            unexpected.add(number)
+    for part in expected:
+        stored = sum(rows.get(number, Counter())[part.run] for number in part.slices)
+        if stored != part.rows and reported_slices.isdisjoint(part.slices) and unexpected.isdisjoint(part.slices):
+            damage: Damage = "duplicate rows" if stored > part.rows else "missing rows"
+            detail = f"{stored:,} rows where {part.rows:,} were committed"
+            groups.setdefault((damage, detail), []).extend(part.slices)
     for (damage, detail), numbers in groups.items():
         yield IntegrityIssue(damage, name, detail, slices=_name_ranges(ledger.grid, numbers))
 
 
-def _check_rows_of_slice(
-    ledger: Ledger, number: int, rows_by_run: Counter[str], expected: int | None
-) -> tuple[Damage, str] | None:
+def _describe_other_runs(ledger: Ledger, number: int, rows_by_run: Counter[str]) -> str | None:
+    """Describe a slice's rows of other runs than the committed one; None without any."""
     entry = ledger.entry(number)
-    committed_rows = rows_by_run[entry.run] if entry else 0
-    if other_runs := sorted(set(rows_by_run) - ({entry.run} if entry else set())):
-        were_committed = all(run in ledger.runs or merged_at(run) is not None for run in other_runs)
-        origin = "superseded" if were_committed else "never committed"
-        return (
-            "unexpected rows",
-            f"{sum(rows_by_run.values()) - committed_rows} rows of {origin} runs: {', '.join(other_runs)}",
-        )
-    if expected is None or committed_rows == expected:
+    other_runs = sorted(set(rows_by_run) - ({entry.run} if entry else set()))
+    if not other_runs:
         return None
-    damage: Damage = "duplicate rows" if committed_rows > expected else "missing rows"
-    return damage, f"{committed_rows:,} rows where {expected:,} were committed"
+    were_committed = all(run in ledger.runs or merged_at(run) is not None for run in other_runs)
+    origin = "replaced" if were_committed else "uncommitted"
+    return f"{sum(rows_by_run[run] for run in other_runs):,} rows of {origin} runs: {', '.join(other_runs)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,9 +17,15 @@ from tidemark.config.types import to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import CommitConflictError, DataFile, DeltaTableHandle
 from tidemark.errors import FaultError
-from tidemark.integrity.check import IntegrityIssue, IntegrityReport, expected_row_counts, list_committed_files
+from tidemark.integrity.check import IntegrityIssue, IntegrityReport
+from tidemark.integrity.committed_files import (
+    CommittedFiles,
+    has_erased_rows,
+    list_all_files,
+    list_expected_rows,
+    read_committed_files,
+)
 from tidemark.integrity.file_checks import RowCounts, check_files, count_rows_by_slice, find_copies, is_undamaged
-from tidemark.ledger.erasure_records import parse_erasure_records
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.request import Request
 from tidemark.tables.run_files import SLICE_COLUMNS, merged_at, run_of, spans
@@ -83,14 +89,14 @@ def plan_repair(pipeline: Pipeline, lake: str, report: IntegrityReport, *, deep:
     }
     outdated = {issue.table for issue in report.damages if issue.damage == "table lags ledger"}
     damaged = {issue.table for issue in report.damages} - outdated
-    committed = list_committed_files(tables)
+    commits = read_committed_files(ledger)
     table_repairs = []
     for name in FOLLOWING:
         log = DeltaTableHandle.open(getattr(tables, name)) if name in damaged else None
         if log is not None and log.txn_version > ledger.number:
             raise FaultError(f"another process has committed to {log.path} meanwhile. Run the command again.")
         if log is not None:
-            table_repair, more = _plan_table_repair(log, name, ledger, committed, deep=deep)
+            table_repair, more = _plan_table_repair(log, name, ledger, commits, deep=deep)
             slices_to_rerun |= more
             table_repairs += [table_repair] if table_repair.restored or table_repair.removed else []
     return Repair(tuple(table_repairs), bool(outdated), tuple(sorted(slices_to_rerun)), ())
@@ -121,14 +127,15 @@ def execute_repair(pipeline: Pipeline, lake: str, repair: Repair, reprocess: Cal
 
 
 def _plan_table_repair(
-    log: DeltaTableHandle, name: str, ledger: Ledger, all_committed: Mapping[str, Sequence[DataFile]], *, deep: bool
+    log: DeltaTableHandle, name: str, ledger: Ledger, commits: Sequence[CommittedFiles], *, deep: bool
 ) -> tuple[TableRepair, set[int]]:
     """Plan the commit that repairs a table's references. Return it with the slices that have to be rerun."""
-    checked, committed = check_files(log, deep=deep), all_committed[name]
+    checked, committed = check_files(log, deep=deep), list_all_files(commits, name)
     slices_by_path = spans(log, name, ledger.grid)
     originals = {file.path for file in committed}
-    removed = {issue.path for issue in checked.damaged}
-    removed |= {copy for _, copy in find_copies(log, name, ledger.grid, checked.paths, originals)}
+    copies = {issue.path for issue in checked.damaged if issue.damage == "duplicate reference"}
+    copies |= {copy for _, copy in find_copies(log, name, ledger.grid, checked.paths, originals)}
+    removed = copies | {issue.path for issue in checked.damaged}
     removed |= {path for path, span in slices_by_path.items() if not _is_committed(ledger, run_of(path), span)}
     remaining = set(log.files["path"]) - removed
     rows = count_rows_by_slice(log, name, ledger, remaining)
@@ -139,7 +146,7 @@ def _plan_table_repair(
         if (
             span
             and current
-            and not _has_erased_rows(ledger, name, span)
+            and not has_erased_rows(ledger, name, span)
             and file.path not in remaining
             and not any(n in rows for n in span)
             and is_undamaged(log, file)
@@ -147,35 +154,32 @@ def _plan_table_repair(
             restored.append(file)
     rows_by_slice = _add_rows(rows, count_rows_by_slice(log, name, ledger, (file.path for file in restored)))
     restored_slices = {number for file in restored for number in _get_slices_of_file(file, name, ledger.grid)}
+    expected = list_expected_rows(ledger, commits, name)
+    counted_slices = {number for part in expected for number in part.slices}
     slices_to_rerun = (
-        {number for path in removed for number in slices_by_path[path] or () if ledger.entry(number)}
+        {number for path in removed - copies for number in slices_by_path[path] or () if ledger.entry(number)}
         - restored_slices
-        - set(rows)
+        # Other files may have some of a slice's rows. If it is not counted, that is no proof that they have all.
+        - (rows.keys() & counted_slices)
     )
-    slices_to_rerun -= _list_slices_without_rows(ledger, name, all_committed)
-    for number, row_count in expected_row_counts(ledger, name).items():
-        expected_rows = Counter({ledger.entries[number].run: row_count} if row_count else {})
-        may_expire = name == "checkpoint" and number not in rows_by_slice
-        if row_count is not None and not may_expire and rows_by_slice.get(number, Counter()) != expected_rows:
-            slices_to_rerun.add(number)
+    slices_to_rerun -= _list_slices_without_rows(ledger, name, commits)
+    for part in expected:
+        stored = sum((rows_by_slice.get(number, Counter()) for number in part.slices), Counter[str]())
+        may_expire = name == "checkpoint" and not stored
+        if not may_expire and stored != Counter({part.run: part.rows}):
+            slices_to_rerun.update(part.slices)
     newest = ledger.last
     if name == "checkpoint" and newest and any(newest.carried) and newest.number not in rows_by_slice:
         slices_to_rerun.add(newest.number)
     return TableRepair(log, name, tuple(restored), tuple(sorted(removed))), slices_to_rerun
 
 
-def _has_erased_rows(ledger: Ledger, name: str, span: range) -> bool:
-    """Return True if rows of a table were erased in these slices: older files still have them."""
-    records = (record for number in span for record in parse_erasure_records(ledger.entries[number].erasures))
-    return any(record.slice_row_counts.get(name) for record in records)
-
-
-def _list_slices_without_rows(ledger: Ledger, name: str, committed: Mapping[str, Sequence[DataFile]]) -> set[int]:
+def _list_slices_without_rows(ledger: Ledger, name: str, commits: Sequence[CommittedFiles]) -> set[int]:
     """Return slices without rows in a table: their runs have committed files in other tables only."""
-    runs = {run_of(file.path) for files in committed.values() for file in files}
+    runs = {run_of(file.path) for commit in commits for files in commit.files.values() for file in files}
     slices_with_rows = {
         (number, run_of(file.path))
-        for file in committed[name]
+        for file in list_all_files(commits, name)
         for number in _get_slices_of_file(file, name, ledger.grid)
     }
     return {n for n, entry in ledger.entries.items() if entry.run in runs and (n, entry.run) not in slices_with_rows}
