@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def test_commands_print_committed_slices_and_rows_ahead(orders, pipeline, write,
 
     first_run = run_command("run")
     assert "committed 2024-01-01T00:00Z to 2024-01-01T02:00Z: 2 slices" in first_run
-    assert "/orders/{ledger,emissions,late,checkpoint,quality}" in first_run, "the tables that exist"
+    assert "/orders/{ledger,emissions,late,quality,checkpoint}" in first_run, "the tables that exist"
     warning = (
         "warning: expect_column_values_to_be_between(column left_rows_ahead, max_value 0) on history: 1 warned of 2 "
         "slices, worst in 2024-01-01T01:00Z: found 1. Event times are up to 1 h 41 min after arrival (k device-7, "
@@ -259,21 +260,26 @@ def test_vacuum_reports_removed_files(orders, lake, capsys):
     uncommitted = lake / "orders/emissions/run=00000009.20240101T000000Z.1.deadbeef/0/part-0.parquet"
     uncommitted.parent.mkdir(parents=True)
     uncommitted.write_bytes(b"12345")
+    two_hours_ago = time.time() - 2 * 3600
+    os.utime(uncommitted, (two_hours_ago, two_hours_ago))
     capsys.readouterr()
 
     assert main(["tables", "vacuum", orders, "--yes"]) == 0
     output = capsys.readouterr().out
-    assert "orders: gone" in output
-    assert "1 other file may be of a run that goes on" in output
+    assert "orders: removed" in output
+    assert "1 other file may belong to an active run" in output
     assert "oldest versions that can then be read: emissions 0, late 0, checkpoint 0" in output
 
-    assert main(["tables", "vacuum", orders, "--older-than", "0 s", "--dry-run"]) == 0
+    for age in ("59 minutes", "-1 day"):
+        assert main(["tables", "vacuum", orders, "--older-than", age, "--yes"]) == 2
+        assert "--older-than: must be at least 1 hour" in capsys.readouterr().err
+    assert main(["tables", "vacuum", orders, "--older-than", "1 hour", "--dry-run"]) == 0
     output = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "orders: would go" in output
-    assert "never committed 1 5 bytes" in output
+    assert "orders: would be removed" in output
+    assert "uncommitted 1 5 bytes" in output
     assert uncommitted.exists()
 
-    assert main(["tables", "vacuum", orders, "--older-than", "0 s", "--json", "--yes"]) == 0
+    assert main(["tables", "vacuum", orders, "--older-than", "1 hour", "--json", "--yes"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["files"] == [str(uncommitted.relative_to(lake / "orders"))]
     assert not uncommitted.exists()
 

@@ -282,11 +282,11 @@ def test_render_vacuum_lists_kinds_of_files_and_recovery_horizon():
     output = print_wide(render_vacuum(create_vacuum_result(horizon)))
 
     lines = [" ".join(line.split()) for line in output.replace("│", " ").splitlines()]
-    assert {"never committed 1 5 bytes", "superseded 2 2.0 kB"} <= set(lines)
+    assert {"uncommitted 1 5 bytes", "replaced 2 2.0 kB"} <= set(lines)
     assert not any(line.startswith("logs") for line in lines)
     assert lines[-5:] == [
-        "1 other file may be of a run that goes on",
-        "states that expire: 1 file (3.0 kB) of the checkpoint, superseded from then on",
+        "1 other file may belong to an active run",
+        "expired checkpoints: 1 file (3.0 kB), which count as replaced from then on",
         "oldest versions that can then be read: emissions 12, late 0",
         "reprocess can begin with any slice from 2024-01-09 on, and for those before it with 2024-01-01",
         "checkpoint verify replays from 2024-01-02 on, as far as left can be read",

@@ -201,6 +201,8 @@ def test_expired_checkpoint_is_rebuilt_and_not_needed_by_plans(spark, orders, ru
         2,
         "error: nothing says which checkpoints to keep. Pass --keep N, --older-than DURATION, or both.",
     )
+    code, output = run_checkpoint_command("expire", "--older-than", "-1 day")
+    assert (code, output) == (2, "error: --older-than: must not be negative")
     assert run_checkpoint_command("expire", "--older-than", "1 day")[1]["expired_runs"] == []
 
     code, output = run_checkpoint_command("expire", "--keep", "1", "--dry-run")

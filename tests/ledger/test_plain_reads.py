@@ -2,7 +2,9 @@
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,22 +19,33 @@ from tests.ledger.reader_assertions import (
 )
 from tidemark.config.maintenance import Retention
 from tidemark.config.quality import create_default_expectations
+from tidemark.config.sides import SIDES
 from tidemark.delta.log_files import RemovedFiles
 from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.staging import stage_arrow_table
 from tidemark.delta.table import CommitConflictError, DeltaTableHandle, create_internal_table
-from tidemark.errors import SliceOrderError
+from tidemark.errors import FaultError, SliceOrderError
 from tidemark.execution import run as run_module
 from tidemark.execution.run import execute
 from tidemark.integrity.check import check_integrity
 from tidemark.ledger import transaction
+from tidemark.ledger.entry import Counts, Entry
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import SCHEMA
 from tidemark.maintenance.vacuum import vacuum
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.spark.lazy_session import create_lazy_session
-from tidemark.tables.table_changes import FOLLOWING, TableChanges
+from tidemark.tables import table_changes
+from tidemark.tables.table_changes import (
+    FOLLOWING,
+    OPTIONAL_TABLES,
+    TableChanges,
+    apply_to_tables,
+    last_applied_commit,
+)
 from tidemark.timegrid.slices import Grid
+from tidemark.watermarks.values import Watermarks
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -165,6 +178,52 @@ def test_concurrent_commits_of_same_number_have_single_winner(tmp_path, pipeline
     assert len(DeltaTableHandle.open(tables.ledger).read(["run"])) == 20
 
 
+@pytest.mark.parametrize("killed_at", FOLLOWING)
+def test_tables_that_lack_a_commit_are_found_though_it_is_the_first_of_optional_tables(
+    tmp_path, pipeline, create_table, monkeypatch, killed_at
+):
+    grid, tables = Grid.from_config(pipeline().slices), PipelineTables(str(tmp_path / "orders"))
+    for name in FOLLOWING:
+        log = create_table(getattr(tables, name))
+        if name not in OPTIONAL_TABLES:
+            log.commit((), txn_version=1)
+    assert last_applied_commit(tables) == 1
+
+    apply_to_table = table_changes._apply_to_table
+
+    def apply_or_kill(name, *arguments):
+        if name == killed_at:
+            raise KilledError
+        apply_to_table(name, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table_changes, "_apply_to_table", apply_or_kill)
+        with pytest.raises(KilledError):
+            apply_to_tables(tables, grid, 2, TableChanges({}))
+    assert last_applied_commit(tables) == 1
+
+    apply_to_tables(tables, grid, 2, TableChanges({}))
+    assert {DeltaTableHandle.open(getattr(tables, name)).txn_version for name in FOLLOWING} == {2}
+
+
+@pytest.mark.parametrize("damage", ["delete", "truncate"])
+def test_commit_of_file_that_is_gone_publishes_nothing(tmp_path, pipeline, damage):
+    grid, tables = Grid.from_config(pipeline().slices), PipelineTables(str(tmp_path / "orders"))
+    staged = stage_arrow_table(pa.table({"n": [1]}), tables.late, "run=a/0")
+    file = Path(tables.late, staged.files[0].path)
+    content = file.read_bytes()
+    file.unlink() if damage == "delete" else file.write_bytes(content[:-1])
+    ledger, row = Ledger.empty(tables, grid), {"slice": START, "format": 1, "run": "a", "attempt": 1, "commit": 1}
+    with pytest.raises(FaultError, match=r"part-0.parquet is gone or not complete, so nothing was committed"):
+        ledger.commit([row], 1, TableChanges({"late": staged.files}), {}, {})
+    assert len(DeltaTableHandle.open(tables.ledger).files) == 0
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+    ledger.commit([row], 1, TableChanges({"late": staged.files}), {}, {})
+    assert DeltaTableHandle.open(tables.ledger).txn_version == 1
+
+
 @pytest.mark.parametrize("changes_data", [True, False])
 def test_commit_on_outdated_version_raises_conflict(tmp_path, changes_data):
     log = create_internal_table(str(tmp_path / "table"), pa.schema({"n": pa.int64()}))
@@ -179,6 +238,35 @@ def test_commit_on_outdated_version_raises_conflict(tmp_path, changes_data):
     for outdated, number in ((opened, None), (DeltaTableHandle.open(log.path, opened.version), 2)):
         with pytest.raises(CommitConflictError):
             outdated.commit([], [path], number)
+
+
+def test_commit_of_other_slices_is_not_applied_to_tables(tmp_path, pipeline, create_table):
+    grid, tables = Grid.from_config(pipeline().slices), PipelineTables(str(tmp_path / "orders"))
+    create_table(tables.emissions)
+    counts = (Counts(0, 0, 0, 0, 0, 0),) * 2
+    entry = Entry(2, "run", 1, 1, "{}", (0, 0), Watermarks(), (0, 0), (0, 0), drained=False, counts=counts, emissions=0)
+    row = entry.to_row(grid) | dict(zip(SIDES, map(asdict, counts), strict=True)) | {"emissions": 0}
+    Ledger.empty(tables, grid).commit([row], 1, TableChanges({}), {}, {})
+    half_hours = Grid.from_config(pipeline(slices__every="30 minutes").slices)
+    with pytest.raises(SliceOrderError, match="lack a commit of the slice 2024-01-01T02:00Z to 2024-01-01T03:00Z"):
+        Ledger.read(tables, half_hours)
+    assert last_applied_commit(tables) == 0
+
+    assert list(Ledger.read(tables, grid).entries) == [2]
+    assert last_applied_commit(tables) == 1
+    assert list(Ledger.read(tables, half_hours).entries) == [4], "the plan explains which settings differ"
+
+
+def test_overwrite_after_compaction_in_between_raises_conflict(tmp_path, create_table):
+    outdated = create_table(tmp_path / "table", files=3)
+    DeltaTableHandle.open(outdated.path).compact()
+    rows = pa.table({"v": [0, 1, 2]})
+    with pytest.raises(CommitConflictError):
+        outdated.overwrite(rows)
+
+    current = DeltaTableHandle.open(outdated.path)
+    current.overwrite(rows)
+    assert sorted(DeltaTableHandle.open(outdated.path).read(["v"])["v"].to_pylist()) == [0, 1, 2]
 
 
 def test_atomic_commit_of_slice_run_twice_counts_once(spark, lake, pipeline, append_inputs, create_rows):

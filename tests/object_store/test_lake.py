@@ -1,6 +1,5 @@
 """A lake on a real S3 server gives the tables of a local lake, also when two drivers race."""
 
-import json
 import multiprocessing
 import os
 import random
@@ -22,6 +21,7 @@ from tests.object_store.s3_servers import BUCKET, create_variables, find_versity
 from tests.spark.sample_lake import read_rows
 from tidemark.config import load_pipeline
 from tidemark.delta.filesystem import list_file_sizes, open_filesystem
+from tidemark.delta.log_files import RemovedFiles
 from tidemark.errors import SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.maintenance.vacuum import vacuum
@@ -96,12 +96,9 @@ def test_commands_on_object_store_give_tables_and_pages_of_local_lake(store, tmp
     with files.open_output_stream("orders/emissions/run=uncommitted/part-0.parquet") as uncommitted:
         uncommitted.write(b"text")
     time.sleep(1.1)  # a store's times are whole seconds
-    output = run_command(
-        "tables", "vacuum", file, "--yes", "--lake", LAKE, "--older-than", "0 seconds", "--json", cwd=tmp_path
-    )
-    [result] = json.loads(output)
-    assert result["uncommitted_files"] == {"files": ["emissions/run=uncommitted/part-0.parquet"], "bytes": 4}
-    assert result["recovery_horizon"]["readable_from"]["emissions"] == 0
+    result = vacuum(load_pipeline(file), LAKE, timedelta(0))  # the command keeps files for an hour at least
+    assert result.uncommitted_files == RemovedFiles(("emissions/run=uncommitted/part-0.parquet",), 4)
+    assert result.recovery_horizon.readable_from["emissions"] == 0
     assert read_rows(f"{LAKE}/orders/emissions").total() > 10
 
 

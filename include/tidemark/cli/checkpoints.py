@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from typing import Annotated
 
@@ -108,7 +109,7 @@ def expire(
     if keep is None and older_than is None:
         raise UserError("nothing says which checkpoints to keep. Pass --keep N, --older-than DURATION, or both.")
     with naming_option("--older-than"):
-        span = parse_duration(older_than) if older_than else None
+        span = None if older_than is None else _parse_age(older_than)
     spark = create_lazy_session(partial(get_spark_session, "tidemark checkpoint"))
     expired = expire_checkpoints(spark, load_pipeline(pipeline), get_lake_root(), keep, span, dry_run=dry_run)
     print_result(expired, lambda: views.render_expiry(expired), soft_wrap=True)
@@ -132,3 +133,15 @@ def _open_checkpoint(pipeline: str, at: str | None) -> CheckpointRef:
     loaded, instant = load_pipeline(pipeline), parse_instant_option("--at", at)
     spark = create_lazy_session(partial(get_spark_session, "tidemark checkpoint"))
     return CheckpointRef.from_ledger(spark, loaded, get_lake_root(), instant)
+
+
+def _parse_age(text: str) -> timedelta:
+    """Parse a duration that is not negative.
+
+    Raises:
+        ValueError: The text is not one.
+    """
+    age = parse_duration(text)
+    if age < timedelta():
+        raise ValueError("must not be negative")
+    return age

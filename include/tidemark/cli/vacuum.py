@@ -21,6 +21,7 @@ from tidemark.cli.common import (
 from tidemark.cli.progress import show_activity
 from tidemark.cli.rich_table import create_table
 from tidemark.config import load_pipeline
+from tidemark.config.maintenance import check_retention
 from tidemark.config.types import parse_duration
 from tidemark.delta.log_files import RemovedFiles
 from tidemark.formatting import format_count
@@ -38,7 +39,8 @@ def vacuum(
         typer.Option(
             "--older-than",
             metavar="DURATION",
-            help="Minimum age of uncommitted files to remove. [default: retention.uncommitted_files, 7 days]",
+            help="Minimum age of uncommitted files to remove, at least 1 hour. "
+            "[default: retention.uncommitted_files, 7 days]",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed without removing.")] = False,  # noqa: FBT002
@@ -52,7 +54,7 @@ def vacuum(
     Example: `tidemark tables vacuum flights_weather --older-than "1 day" --dry-run`
     """
     with naming_option("--older-than"):
-        span = None if older_than is None else parse_duration(older_than)
+        span = None if older_than is None else check_retention(parse_duration(older_than))
     loaded, root = [load_pipeline(name) for name in pipelines], get_lake_root()
     if not dry_run:
         names = ", ".join(pipeline.name for pipeline in loaded)
@@ -65,7 +67,7 @@ def vacuum(
 
 def render_vacuum(result: VacuumResult) -> RenderableType:
     """Show the removed files by kind, and how far back readers can go afterwards."""
-    done = "would go" if result.dry_run else "gone"
+    done = "would be removed" if result.dry_run else "removed"
     table = create_table((f"{result.pipeline}: {done}",), ("files", "bytes"))
     for name, kind in _removed_by_kind(result):
         table.add_row(name, f"{len(kind.files):,}", filesize.decimal(kind.bytes))
@@ -73,17 +75,17 @@ def render_vacuum(result: VacuumResult) -> RenderableType:
 
 
 def _removed_by_kind(result: VacuumResult) -> Iterator[tuple[str, RemovedFiles]]:
-    yield "never committed", result.uncommitted_files
-    optional = {"superseded": result.replaced_files, "logs": result.log_files, "Data Docs": result.data_docs}
+    yield "uncommitted", result.uncommitted_files
+    optional = {"replaced": result.replaced_files, "logs": result.log_files, "Data Docs": result.data_docs}
     yield from ((name, kind) for name, kind in optional.items() if kind.files)
 
 
 def _describe_notes(result: VacuumResult) -> Iterator[str]:
     if result.recent_files:
-        yield f"{format_count(result.recent_files, 'other file')} may be of a run that goes on"
+        yield f"{format_count(result.recent_files, 'other file')} may belong to an active run"
     if result.checkpoints.files:
         files = f"{format_count(len(result.checkpoints.files), 'file')} ({filesize.decimal(result.checkpoints.bytes)})"
-        yield f"states that expire: {files} of the checkpoint, superseded from then on"
+        yield f"expired checkpoints: {files}, which count as replaced from then on"
 
 
 def _describe_horizon(horizon: RecoveryHorizon) -> Iterator[str]:

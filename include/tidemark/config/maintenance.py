@@ -11,9 +11,20 @@ from tidemark.config.base import Settings
 from tidemark.config.types import Duration, PositiveDuration, format_duration
 
 MIN_RETENTION = timedelta(hours=1)
-"""Minimum retention of replaced files, because running queries can still read them."""
+"""Minimum retention of files: running queries read replaced files, and running jobs commit uncommitted files."""
 DEFAULT_UNCOMMITTED_AGE = timedelta(days=7)
 """Default age from which an uncommitted file counts as abandoned. No run takes this long."""
+
+
+def check_retention(value: timedelta) -> timedelta:
+    """Return a retention that is not shorter than `MIN_RETENTION`.
+
+    Raises:
+        ValueError: It is shorter.
+    """
+    if value < MIN_RETENTION:
+        raise ValueError(f"must be at least {format_duration(MIN_RETENTION)}, as running jobs may need the files")
+    return value
 
 
 class CompactionSettings(Settings):
@@ -55,7 +66,8 @@ class Retention(Settings):
     """Minimum age of checkpoints, on the pipeline's clock, before the end of the last committed slice. Older
     checkpoints expire as by `tidemark checkpoint expire`, except those that a plan may need. Default: never expired."""
     uncommitted_files: Duration = DEFAULT_UNCOMMITTED_AGE
-    """Minimum age of files that were never committed. It must exceed the duration of the longest job."""
+    """Minimum age of files that were never committed. It must exceed the duration of the longest job, or of the longest
+    run with `--atomic`, which commits all of its jobs at the end."""
     data_docs: Duration | None = None
     """Minimum age of Great Expectations' results and their Data Docs pages. Default: the newest 50 are kept."""
     log_files: Duration | None = None
@@ -65,9 +77,7 @@ class Retention(Settings):
     @field_validator("replaced_files", "checkpoints", "uncommitted_files", "data_docs", "log_files")
     @classmethod
     def _check_minimum(cls, value: timedelta | None) -> timedelta | None:
-        if value is not None and value < MIN_RETENTION:
-            raise ValueError(f"must be at least {format_duration(MIN_RETENTION)}, as running jobs may need the files")
-        return value
+        return None if value is None else check_retention(value)
 
     @model_validator(mode="after")
     def _check_log_files(self) -> Self:

@@ -186,7 +186,8 @@ class DeltaTableHandle(DeltaSnapshot):
                 rows,
                 mode="overwrite",
                 schema_mode="overwrite",
-                commit_properties=_create_commit_properties(None),
+                # A retry would not remove the files of a compaction in between, and each row would be there twice.
+                commit_properties=_create_commit_properties(None, max_commit_retries=0),
             )
         except CommitFailedError as error:
             raise CommitConflictError from error
@@ -240,8 +241,10 @@ def _create_table(path: str, schema: Schema, configuration: dict[str, str]) -> D
     return DeltaTableHandle(path, DeltaTable(path))
 
 
-def _create_commit_properties(txn_version: int | None, removal_version: int | None = None) -> CommitProperties:
+def _create_commit_properties(
+    txn_version: int | None, removal_version: int | None = None, max_commit_retries: int | None = None
+) -> CommitProperties:
     version_by_app = {APP_ID: txn_version, FILE_REMOVAL_APP_ID: removal_version}
     transactions = [Transaction(app_id, version) for app_id, version in version_by_app.items() if version is not None]
     metadata = {MAINTENANCE_KEY: "true"} if txn_version is None else {TXN_VERSION_KEY: str(txn_version)}
-    return CommitProperties(custom_metadata=metadata, app_transactions=transactions)
+    return CommitProperties(metadata, max_commit_retries, transactions)

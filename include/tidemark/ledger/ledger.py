@@ -15,10 +15,11 @@ import pandas as pd
 import pyarrow as pa
 
 from tidemark.config import Pipeline, Slices
-from tidemark.config.types import to_micros
+from tidemark.config.types import format_instant, to_micros
+from tidemark.delta.filesystem import open_filesystem
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import CommitConflictError, DeltaTableHandle, OpenTables, create_internal_table
-from tidemark.errors import LedgerConflictError, UserError
+from tidemark.errors import FaultError, LedgerConflictError, SliceOrderError, UserError
 from tidemark.ledger.entry import Entry, parse_entry
 from tidemark.ledger.ledger_table import (
     COMPACT_EVERY,
@@ -83,6 +84,7 @@ class Ledger:
 
         Raises:
             UserError: Another version of Tidemark wrote it.
+            SliceOrderError: Tables lack commits of slices of another grid.
         """
         log = DeltaTableHandle.open(tables.ledger)
         if log is None:
@@ -91,6 +93,7 @@ class Ledger:
         require_supported_format(tables, stored)
         number = int(stored["commit"].max()) if len(stored) else 0
         if (applied := last_applied_commit(tables)) is not None and applied < number:
+            _require_same_grid(tables, grid, stored[stored["commit"] > applied])
             for missed_commit, changes in read_table_changes(log, grid, applied).items():
                 apply_to_tables(tables, grid, missed_commit, changes)
         return cls.from_attempts(tables, grid, stored)
@@ -189,6 +192,7 @@ class Ledger:
 
         Raises:
             LedgerConflictError: Another process has committed since this ledger was read.
+            FaultError: A file of the commit is gone.
         """
         first, *more = rows
         records = [
@@ -205,6 +209,7 @@ class Ledger:
         # Delta rejects a version only if it conflicts with a commit since the table was opened.
         if log.txn_version >= number:
             raise conflict_error
+        _require_added_files(self.tables, changes)
         try:
             grown = log.append(pa.Table.from_pylist(records, SCHEMA), number)
         except CommitConflictError:
@@ -213,6 +218,39 @@ class Ledger:
             grown.compact()
         else:
             open_tables[path] = grown
+
+
+def _require_same_grid(tables: PipelineTables, grid: Grid, rows: pd.DataFrame) -> None:
+    """Check that rows of the ledger have slices of a grid, by which a commit finds the files that it removes.
+
+    Raises:
+        SliceOrderError: A row has another slice.
+    """
+    for number, *bounds in rows[["number", "slice", "slice_end"]].itertuples(index=False):
+        if bounds != [grid.datetime_of(int(number)), grid.datetime_of(int(number) + 1)]:
+            committed_slice = " to ".join(map(format_instant, bounds))
+            raise SliceOrderError(
+                f"the tables in {tables.root} lack a commit of the slice {committed_slice}, which is none by `slices` "
+                "in the pipeline file. Restore `slices` and run the command again."
+            )
+
+
+def _require_added_files(tables: PipelineTables, changes: TableChanges) -> None:
+    """Check that the files of a commit exist with their size: a vacuum may have taken them for those of a failed run.
+
+    Raises:
+        FaultError: A file is missing or has another size.
+    """
+    for name, files in changes.added.items():
+        table = getattr(tables, name)
+        infos = open_filesystem(table).get_file_info([file.path for file in files]) if files else []
+        for file, info in zip(files, infos, strict=True):
+            if info.size != file.size:
+                raise FaultError(
+                    f"{table}/{file.path} is gone or not complete, so nothing was committed. Set "
+                    "retention.uncommitted_files in the pipeline file longer than the longest job (with --atomic: the "
+                    "longest run), and run the same command again."
+                )
 
 
 def count_ended_slices(grid: Grid, slices: Slices, now: datetime) -> int:

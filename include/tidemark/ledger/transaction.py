@@ -91,7 +91,8 @@ class LedgerTransaction:
 
         Raises:
             SliceOrderError: Another process has committed since the ledger was read; nothing is committed.
-            FaultError: The rows are committed, but other processes keep writing to a table.
+            FaultError: A file of the commit is gone, and nothing is committed; or the rows are committed, but other
+                processes keep writing to a table.
         """
         self.ledger.commit(rows, self.number, self.changes, self.versions_before, self.open_tables)
         apply_to_tables(self.ledger.tables, self.ledger.grid, self.number, self.changes, self.open_tables)

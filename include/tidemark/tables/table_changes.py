@@ -22,8 +22,12 @@ from tidemark.timegrid.slices import Grid
 QUARANTINED = "quarantined"
 OPTIONAL_TABLES = (QUARANTINED, OUTPUT_STREAM, "quality")
 """Tables that only exist from some commit on, if at all. `last_applied_commit` ignores them until then."""
-FOLLOWING = (QUARANTINED, "emissions", OUTPUT_STREAM, "late", "checkpoint", "quality")
-"""Tables that follow the ledger, in the order in which commits are applied."""
+FOLLOWING = (QUARANTINED, "emissions", OUTPUT_STREAM, "late", "quality", "checkpoint")
+"""Tables that follow the ledger, in the order in which commits are applied.
+
+The last one is not optional: while it lacks a commit, `last_applied_commit` finds that tables lack it.
+"""
+assert FOLLOWING[-1] not in OPTIONAL_TABLES
 
 
 @dataclass(frozen=True)
@@ -108,12 +112,12 @@ def _restore_removed_files(log: DeltaTableHandle, paths: Collection[str]) -> tup
 
 
 def to_file_rows(changes: TableChanges) -> list[dict[str, Any]]:
-    """Convert the added files to rows of the ledger's column `files`."""
+    """Convert the added files to rows of the ledger's column `added_files`."""
     return [{"table": name, **asdict(file)} for name, files in changes.added.items() for file in files]
 
 
 def files_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[DataFile, ...]]:
-    """Convert rows of the ledger's column `files` to files by table; the inverse of `to_file_rows`."""
+    """Convert rows of the ledger's column `added_files` to files by table; the inverse of `to_file_rows`."""
     files: dict[str, tuple[DataFile, ...]] = dict.fromkeys(FOLLOWING, ())
     for row in rows:
         files[row["table"]] += (DataFile(**{key: value for key, value in row.items() if key != "table"}),)
