@@ -12,7 +12,7 @@ from tidemark.cli import adopt as adopt_command
 from tidemark.cli.app import main
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
-from tidemark.errors import SliceOrderError
+from tidemark.errors import SliceOrderError, UserError
 from tidemark.ledger import transaction
 from tidemark.ledger.adoption import AdoptedTable, find_adoption, list_adopted_slices
 from tidemark.ledger.entry import Entry
@@ -134,6 +134,10 @@ def test_adopted_slices_change_their_state_only(
         assert run_tidemark("tables verify", "--deep")[0] == 0
     assert min(row[0] for rows in read_output() for row in rows) >= at(3).replace(tzinfo=None)
 
+    code, output = run_tidemark("reprocess", output_stream=True)
+    assert code == 2
+    assert "output stream would lack the rows and watermarks of adopted slices" in output
+
 
 def test_difference_stops_adoption_until_it_is_accepted(
     spark, streamed_lake, run_tidemark, pipeline, read_ledger, monkeypatch
@@ -230,6 +234,11 @@ def test_later_start_is_refused_if_its_second_half_has_another_state(
 def test_adoption_is_refused_off_slice_boundaries(pipeline, lake, options, message):
     with pytest.raises(SliceOrderError, match=message):
         create_adoption_plan(None, pipeline(), str(lake), "stream", **options)
+
+
+def test_adoption_with_output_stream_is_refused(pipeline, lake):
+    with pytest.raises(UserError, match="output stream would lack the rows and watermarks of adopted slices"):
+        create_adoption_plan(None, pipeline(output_stream=True), str(lake), "stream", at(3))
 
 
 @pytest.mark.parametrize(

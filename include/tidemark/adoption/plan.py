@@ -16,7 +16,7 @@ from tidemark.config.candidate_version import to_candidate
 from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import CheckFailedError, SliceOrderError, UserError, prefix_errors
 from tidemark.formatting import format_count
-from tidemark.ledger.adoption import AdoptedTable
+from tidemark.ledger.adoption import AdoptedTable, require_no_output_stream
 from tidemark.ledger.config_fingerprint import serialize_settings, settings_up_to_slice
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
@@ -82,8 +82,10 @@ def create_adoption_plan(
 
     Raises:
         SliceOrderError: The pipeline has committed slices, or an instant is not a slice boundary.
+        UserError: The pipeline writes an output stream.
         InputError: There is no such table, or an input is not valid.
     """
+    require_no_output_stream(pipeline)
     require_no_committed_slice(Ledger.from_pipeline(pipeline, lake), pipeline)
     slices = _parse_slices(Grid.from_config(pipeline.slices), until, start)
     with prefix_errors("TABLE"):

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
+from tidemark.config import Pipeline
+from tidemark.errors import UserError
 from tidemark.ledger.entry import Entry
 
 
@@ -65,3 +67,17 @@ def list_adopted_slices(entries: Mapping[int, Entry], numbers: Iterable[int]) ->
         if adopted_from:
             marks[number] = adopted_from
     return marks
+
+
+def require_no_output_stream(pipeline: Pipeline) -> None:
+    """Check that no pipeline reads the output of one with adopted slices: its output stream would lack their rows.
+
+    Raises:
+        UserError: The pipeline writes an output stream.
+    """
+    if pipeline.output_stream:
+        raise UserError(
+            f"{pipeline.name} has output_stream: true, and its output stream would lack the rows and watermarks of "
+            "adopted slices, which the next join needs. Remove output_stream, or give the pipeline a new `output` and "
+            "run it from its first slice instead of adopting a table."
+        )

@@ -13,7 +13,7 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import IncompleteInputError, prefix_errors
 from tidemark.joins.output_schema import check_expressions, list_emission_columns
 from tidemark.joins.rules.spark import list_unbounded_sides
-from tidemark.ledger.adoption import find_adoption, list_adopted_slices
+from tidemark.ledger.adoption import find_adoption, list_adopted_slices, require_no_output_stream
 from tidemark.ledger.checkpoint_files import list_available_checkpoints
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.column_changes import check_column_changes
@@ -57,6 +57,8 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     with prefix_errors(pipeline.command_argument):
         check_named_columns(pipeline, list_emission_columns(pipeline, **schemas), schemas)
     ledger = Ledger.from_pipeline(pipeline, lake)
+    if find_adoption(ledger.entries):
+        require_no_output_stream(pipeline)
     entries = ledger.entries.values()
     available_checkpoints = list_available_checkpoints(ledger.tables, entries, ledger.grid) if entries else frozenset()
     context = PlanningContext(pipeline, request, ledger, inputs, available_checkpoints, lake, upstreams)
