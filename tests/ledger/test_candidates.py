@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
@@ -10,17 +11,20 @@ import pytest
 from tests.conftest import write_pipeline
 from tests.ledger.reader_assertions import check_every_version
 from tidemark.cli.app import main
-from tidemark.config.candidate_version import format_version_name, to_candidate
+from tidemark.config.candidate_version import format_cli_arguments, format_version_name, to_candidate
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.execution.run import execute
 from tidemark.ledger import transaction
+from tidemark.ledger.config_fingerprint import serialize_settings
+from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.timegrid.slices import Grid
 from tidemark.versions import candidates, promotion
+from tidemark.watermarks.values import Watermarks
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 ROW = "k string, happened timestamp, arrived timestamp, v int"
@@ -209,6 +213,8 @@ def test_rollback_restores_previous_version(
     assert run_tidemark(NARROW, "tables verify", "--deep")[0] == 0
 
     assert run_tidemark(WIDE, "run", "--candidate", "wide", *end_options(3))[0] == 0
+    (lake / "orders" / "candidates" / ".DS_Store").touch()
+    (lake / "orders" / "candidates" / "Not a candidate").mkdir()
 
     code, output = run_tidemark(WIDE, "version list")
     assert code == 0
@@ -230,6 +236,34 @@ def test_rollback_restores_previous_version(
     code, output = run_tidemark(NARROW, "version rollback", "wide")
     assert code == 2
     assert "were vacuumed" in output
+
+
+@pytest.mark.parametrize(
+    ("live", "filled", "advice"),
+    [
+        (range(4), range(2), "Run tidemark run ARGUMENTS --to 2024-01-01T04:00Z."),
+        (range(4), range(2, 4), "Run tidemark reprocess ARGUMENTS --from 2024-01-01T00:00Z --to 2024-01-01T02:00Z."),
+        (range(1, 5), (3,), "Run tidemark reprocess ARGUMENTS --from 2024-01-01T00:00Z --to 2024-01-01T03:00Z."),
+        (range(5), (0, 1, 3), "Run tidemark reprocess ARGUMENTS --from 2024-01-01T02:00Z --to 2024-01-01T03:00Z."),
+    ],
+)
+def test_promote_candidate_without_live_slices_names_command_that_fills_it(pipeline, live, filled, advice):
+    settings = pipeline()
+    grid = Grid.from_config(settings.slices)
+
+    def create_ledger(numbers):
+        entries = {
+            number: Entry(
+                number, "run", 1, 1, serialize_settings(settings), (0, 0), Watermarks(), (0, 0), (0, 0), drained=False
+            )
+            for number in numbers
+        }
+        return replace(Ledger.empty(PipelineTables("lake/orders"), grid), entries=entries)
+
+    with pytest.raises(UserError) as error:
+        promotion._require_promotable(settings, "wide", create_ledger(filled), create_ledger(live))
+    arguments = format_cli_arguments(to_candidate(settings, "wide"))
+    assert str(error.value).endswith(advice.replace("ARGUMENTS", arguments))
 
 
 def test_find_promotion_requires_rollback_in_reverse_order():

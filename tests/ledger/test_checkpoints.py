@@ -190,6 +190,10 @@ def test_checkpoint_verify_missing_input_version_is_rejected(spark, orders, run_
     assert code == 2
     assert f"version 0 of left or 0 of right, which slice {label(0)} has read, is gone" in output
 
+    code, output = run_checkpoint_command("verify", "--at", label(1))
+    assert code == 2
+    assert output.endswith("Restore the version, or name another state with --at."), "no replay starts later"
+
 
 def test_expired_checkpoint_is_rebuilt_and_not_needed_by_plans(spark, orders, run_checkpoint_command):
     orders.append_rows(spark, 185)

@@ -218,11 +218,15 @@ def _explain_missing_version(checkpoint: CheckpointRef, job: list[Entry]) -> Ite
         if not any(phrase in str(error) for phrase in _MISSING_FILE_PHRASES):
             raise
         left, right = job[0].versions
-        label = checkpoint.grid.label
+        label, advice = checkpoint.grid.label, "Restore the version, or name another state with --at."
+        if job[-1].number < checkpoint.entry.number:
+            advice += (
+                f" tidemark checkpoint verify {format_cli_arguments(checkpoint.pipeline)} can also start from a later "
+                f"checkpoint, with --from {label(job[-1].number + 1)} or later."
+            )
         raise InputError(
             f"version {left} of {checkpoint.pipeline.left.table} or {right} of {checkpoint.pipeline.right.table}, "
-            f"which slice {label(job[0].number)} has read, is gone (VACUUM, or an expired log). Start from a later "
-            f"checkpoint: --from {label(job[-1].number + 1)} or later."
+            f"which slice {label(job[0].number)} has read, is gone (VACUUM, or an expired log). {advice}"
         ) from None
 
 

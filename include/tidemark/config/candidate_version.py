@@ -28,12 +28,21 @@ def to_candidate(pipeline: Pipeline, name: str | None) -> Pipeline:
     """
     if name is None:
         return pipeline
-    if not _NAME.fullmatch(name):
+    if not is_candidate_name(name):
         raise UserError(
             f"{name!r} is not a valid candidate name. Begin with a lower-case letter, and use at most 50 lower-case "
             "letters, digits, _ and -."
         )
     return pipeline.model_copy(update={"output": f"{pipeline.output}/{CANDIDATES_FOLDER}/{name}"})
+
+
+def is_candidate_name(name: str) -> bool:
+    """Return True if a name is valid for a candidate version.
+
+    >>> is_candidate_name("wide-2"), is_candidate_name(".DS_Store")
+    (True, False)
+    """
+    return _NAME.fullmatch(name) is not None
 
 
 def to_live(pipeline: Pipeline) -> Pipeline:

@@ -12,6 +12,7 @@ from tidemark.config.candidate_version import (
     CANDIDATES_FOLDER,
     DROP_MARKER,
     format_cli_arguments,
+    is_candidate_name,
     to_candidate,
     with_stored_config,
 )
@@ -47,11 +48,21 @@ class CandidateVersion:
 def list_candidates(pipeline: Pipeline, lake: str) -> list[CandidateVersion]:
     """Return the candidate versions with committed slices, by name."""
     live = Ledger.from_pipeline(pipeline, lake)
-    files, folder = open_filesystem(live.tables.root), pafs.FileSelector(CANDIDATES_FOLDER, allow_not_found=True)
-    names = sorted(info.base_name for info in files.get_file_info(folder))
-    listed = [name for name in names if not has_file(f"{live.tables.root}/{CANDIDATES_FOLDER}/{name}", DROP_MARKER)]
-    candidates = (_summarize(Ledger.from_pipeline(to_candidate(pipeline, name), lake), name, live) for name in listed)
+    names = [name for name in list_candidate_folders(live.tables) if not is_being_dropped(live.tables, name)]
+    candidates = (_summarize(Ledger.from_pipeline(to_candidate(pipeline, name), lake), name, live) for name in names)
     return [candidate for candidate in candidates if candidate is not None]
+
+
+def list_candidate_folders(live: PipelineTables) -> list[str]:
+    """List candidate versions by name, also those without committed slices and those that are being deleted."""
+    folder = pafs.FileSelector(CANDIDATES_FOLDER, allow_not_found=True)
+    infos = open_filesystem(live.root).get_file_info(folder)
+    return sorted(info.base_name for info in infos if not info.is_file and is_candidate_name(info.base_name))
+
+
+def is_being_dropped(live: PipelineTables, name: str) -> bool:
+    """Return True if a candidate version is deleted only in part."""
+    return has_file(f"{live.root}/{CANDIDATES_FOLDER}/{name}", DROP_MARKER)
 
 
 def read_candidate_ledger(pipeline: Pipeline, lake: str, name: str) -> Ledger:

@@ -149,9 +149,13 @@ def _require_promotable(pipeline: Pipeline, name: str, candidate: Ledger, live: 
         raise UserError(f"slices of candidate {name} are stale from {since} on. Recompute them with {command}.")
     if missing := list(group_consecutive(number for number in live.entries if number not in candidate.entries)):
         first, end = grid.label(missing[0].start), grid.label(missing[-1].stop)
-        raise UserError(
-            f"candidate {name} lacks live slices from {first} to {end} (exclusive). Run {command} --to {end}."
-        )
+        before = max((number for number in candidate.entries if number < missing[0].start), default=-1)
+        if candidate.last and candidate.last.number > before:  # a run begins after the last slice
+            arguments, end_of_gap = format_cli_arguments(to_candidate(pipeline, name)), grid.label(missing[0].stop)
+            command = f"tidemark reprocess {arguments} --from {grid.label(before + 1)} --to {end_of_gap}"
+        else:
+            command = f"{command} --to {end}"
+        raise UserError(f"candidate {name} lacks live slices from {first} to {end} (exclusive). Run {command}.")
     if all((now := live.entry(number)) and now.run == entry.run for number, entry in candidate.entries.items()):
         raise UserError(f"candidate {name} is the live version of {pipeline.name} already.")
 
