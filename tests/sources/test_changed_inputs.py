@@ -8,8 +8,9 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 from numpy import float32
+from pyspark.sql import types as T
 
-from tidemark.delta.table import DeltaTableHandle
+from tidemark.delta.table import DeltaTableHandle, create_table
 from tidemark.errors import InputError, UserError
 from tidemark.execution.run import execute
 from tidemark.ledger.emission_diff import EmissionChange
@@ -17,6 +18,7 @@ from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.tables.append import append_rejected_rows
 from tidemark.tables.run_files import run_of
+from tidemark.tables.schema_evolution import evolve_schema
 
 INTERNAL_NAMES = (
     "_hash",
@@ -194,6 +196,25 @@ def test_widened_input_types_are_adopted_in_all_tables(spark, lake, pipeline, wr
     refused = pipeline(join__keys=["n"], select={"left_n": "CAST(left_n AS STRING)"})
     with pytest.raises(UserError, match=r"column left_n as bigint, and now it would be string: .* new `output`"):
         run_until(refused, 3)
+    refused = pipeline(join__keys=["n"], select={"LEFT_N": "left_n"})
+    with pytest.raises(UserError, match=r"column left_n, and now it would be LEFT_N: Delta tables do not distinguish"):
+        create_plan(spark, refused, str(lake), Request(end=at(3, 0)))
+
+
+def test_evolve_schema_with_name_of_other_case_is_refused(tmp_path):
+    def create_schema(column, field):
+        row = T.StructType().add("k", "string").add("rows", T.ArrayType(T.StructType().add(field, "long")))
+        return T.StructType().add("side", "string").add(column, row)
+
+    log = create_table(str(tmp_path / "late"), create_schema("left", "v"), change_feed=False)
+    unchanged = create_schema("left", "v").add("reason", "string")
+    assert evolve_schema(None, log, log.path, unchanged, change_feed=False).schema.names == ["side", "left", "reason"]
+
+    for column, field, names in (("Left", "v", "left, .* be Left:"), ("left", "V", "left.rows.v, .* be left.rows.V:")):
+        log = DeltaTableHandle.open(log.path)
+        with pytest.raises(UserError, match=names):
+            evolve_schema(None, log, log.path, create_schema(column, field), change_feed=False)
+        assert DeltaTableHandle.open(log.path).version == log.version
 
 
 def test_replaced_input_is_refused_unless_all_slices_run_again(spark, lake, pipeline, write, run_until, tmp_path):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pyspark.sql import SparkSession
+from pyspark.sql import types as T
 
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant
 from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import IncompleteInputError, prefix_errors
 from tidemark.joins.output_schema import check_expressions, list_emission_columns
 from tidemark.joins.rules.spark import list_unbounded_sides
@@ -31,6 +33,7 @@ from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import get_schemas
 from tidemark.sources.upstream import read_upstreams
 from tidemark.spark.lazy_session import resolve_session
+from tidemark.tables.schema_evolution import require_same_case
 from tidemark.timegrid.slices import Grid
 
 
@@ -46,6 +49,8 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
         IncompleteInputError: Inputs are incomplete up to the requested end, by the rules of the pipeline file.
         InputError: An input is not valid, or rows that slices read were deleted.
         PipelineFileError: The condition or the output columns do not fit the inputs.
+        UserError: The pipeline has adopted slices and writes an output stream, or columns of emissions differ from
+            those of the table by case only.
     """
     PipelineTables.from_config(pipeline, lake).check_writable()
     upstreams = read_upstreams(pipeline, lake, applies_commits=True)
@@ -68,6 +73,8 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     input_notes = (*check_column_changes(context, slice_ranges), *_note_unknown_arrivals(context, slice_ranges))
     files = [InputFiles.from_input(source, context.grid) for source in inputs] if slice_ranges else []
     rows_by_job, capacity = _create_jobs(context, slice_ranges, files)
+    if rows_by_job:
+        _require_same_case(ledger.tables, list_emission_columns(pipeline, **schemas))
     left_scan, right_scan = [
         input_files.estimate_scan(slice_range.slices for slice_range in slice_ranges) for input_files in files
     ] or [ScanEstimate(0, 0, 0)] * 2
@@ -104,9 +111,17 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
             emissions = check_expressions(session, pipeline, plan.grid, **schemas)
             # With `explode`, only Spark knows them.
             check_named_columns(pipeline, emissions.names, schemas)
+            _require_same_case(ledger.tables, emissions.names)
             check_row_conditions(session, pipeline, emissions, schemas)
             _ = plan.join
     return plan
+
+
+def _require_same_case(tables: PipelineTables, names: Sequence[str] | None) -> None:
+    """Check the columns of emissions against the table before a job runs; None for unknown columns."""
+    log = DeltaTableHandle.open(tables.emissions) if names else None
+    if log and names:
+        require_same_case(log.path, log.schema, T.StructType([T.StructField(name, T.NullType()) for name in names]))
 
 
 def _create_jobs(

@@ -43,11 +43,12 @@ def evolve_schema(
         change_feed: Create the table with a change data feed.
 
     Raises:
-        UserError: The new type of a column cannot represent all values in the table.
+        UserError: The new type of a column cannot represent all values in the table, or a name has another case.
         CommitConflictError: Another process has committed meanwhile.
     """
     if log is None:
         log = create_table(path, schema, change_feed=change_feed)
+    require_same_case(log.path, log.schema, schema)
     type_changes = list(_find_type_changes(log.schema, schema))
     for name, was, now in type_changes:
         if not _is_widening(was, now):
@@ -60,6 +61,41 @@ def evolve_schema(
     if type_changes or log.schema != log.declared_schema:
         log = _rewrite_with_types(spark, log, schema)
     return log.add_missing_columns(schema)
+
+
+def require_same_case(path: str, was: T.StructType, now: T.StructType) -> None:
+    """Check that no column or field, at any depth, differs from one of a table by the case of its name only.
+
+    Delta does not distinguish such names.
+
+    Raises:
+        UserError: One does.
+    """
+    for old, new in _find_case_changes(was, now):
+        raise UserError(
+            f"{path} has its column {old}, and now it would be {new}: Delta tables do not distinguish case. Restore "
+            "the old name in the input or in `select`, or give the pipeline a new `output`."
+        )
+
+
+def _find_case_changes(was: T.DataType, now: T.DataType, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield old and new name of fields of which only the case changes."""
+    match was, now:
+        case T.StructType(), T.StructType():
+            present = {field.name: field for field in was}
+            by_lower_case = {field.name.lower(): field for field in was}
+            for field in now:
+                before = present.get(field.name) or by_lower_case.get(field.name.lower())
+                if before is None:
+                    continue
+                if before.name != field.name:
+                    yield f"{name}{before.name}", f"{name}{field.name}"
+                yield from _find_case_changes(before.dataType, field.dataType, f"{name}{field.name}.")
+        case T.ArrayType(), T.ArrayType():
+            yield from _find_case_changes(was.elementType, now.elementType, name)
+        case T.MapType(), T.MapType():
+            yield from _find_case_changes(was.keyType, now.keyType, name)
+            yield from _find_case_changes(was.valueType, now.valueType, name)
 
 
 def can_widen(was: T.DataType, now: T.DataType) -> bool:
