@@ -180,6 +180,16 @@ def test_vacuum_keeps_all_uncommitted_files_of_active_runs(lake, pipeline, creat
     assert (lake / "orders/emissions/run=a/0/old.parquet").exists()
 
 
+def test_vacuum_after_failed_first_run_removes_files_of_tables_that_do_not_exist(lake, pipeline):
+    write_aged_files(lake / "orders/late/run=a/0", ("old.parquet", 200), (".old.parquet.crc", 200))
+    write_aged_files(lake / "orders/quality/run=b/0", ("new.parquet", 1))
+
+    output = vacuum(pipeline(), str(lake))
+    assert output.uncommitted_files == RemovedFiles(("late/run=a/0/old.parquet",), 1)
+    assert (output.recent_files, output.recovery_horizon.readable_from) == (1, {})
+    assert list_files(lake) == {"orders/quality/run=b/0/new.parquet"}
+
+
 def set_daily_commit_times(log):
     """Set the commit times of a table to one version per day, the last one now."""
     for version in range(log.version + 1):

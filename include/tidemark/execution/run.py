@@ -175,5 +175,6 @@ class _PlanExecution:
         return (
             f"the disk is full: {self.plan.tables.root} (or Spark's local directory) has no more room; "
             f"{'jobs committed before are kept, and ' if new_commits else ''}nothing of this job was published. "
-            "Free space and run the same command again. tidemark tables vacuum removes uncommitted files"
+            "Free space and run the same command again. tidemark tables vacuum --older-than '1 hour' removes files of "
+            "failed jobs that wrote nothing for an hour; a job that takes longer must not run meanwhile"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import takewhile
@@ -14,6 +14,7 @@ import pyarrow.fs as pafs
 
 from tidemark.config import Pipeline
 from tidemark.config.maintenance import Retention
+from tidemark.delta.filesystem import open_filesystem
 from tidemark.delta.log_files import LogFiles, RemovedFiles, truncate_log
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.ledger.ledger import Ledger
@@ -45,7 +46,7 @@ class UnusedFiles:
     @property
     def readable_from(self) -> dict[str, int]:
         """The oldest version of each table that can be read after the deletion, starting with 0."""
-        return {plan.table.name: plan.readable_from for plan in self.tables}
+        return {plan.table.name: plan.readable_from for plan in self.tables if plan.readable_from is not None}
 
     @property
     def recent_files(self) -> int:
@@ -66,7 +67,7 @@ def find_unused_files(pipeline: Pipeline, lake: str, older_than: timedelta | Non
         older_than: Replaces `retention.uncommitted_files`.
     """
     now, retention, pipeline_tables = datetime.now(UTC), pipeline.retention, Ledger.from_pipeline(pipeline, lake).tables
-    tables = [table for name in FOLLOWING if (table := _TableFiles.read(name, getattr(pipeline_tables, name)))]
+    tables = [_TableFiles.read(name, getattr(pipeline_tables, name)) for name in FOLLOWING]
     before = now - (retention.uncommitted_files if older_than is None else older_than)
     active_runs = {run_of(info.path) for table in tables for info in table.uncommitted if info.mtime >= before}
     return UnusedFiles(tuple(_plan_table(table, retention, now, active_runs) for table in tables))
@@ -85,26 +86,28 @@ def delete_unused_files(pipeline: Pipeline, lake: str, unused: UnusedFiles) -> N
 
 @dataclass(frozen=True)
 class _TableFiles:
-    """A table with the files on disk and those of its versions."""
+    """A table's folder, with the files on disk and those of the table's versions."""
 
     name: str
-    log: DeltaTableHandle
-    log_files: LogFiles
+    path: str
+    log_files: LogFiles | None
+    """None if the table does not exist: a run that failed before its first commit has written to the folder."""
     disk_files: dict[str, pafs.FileInfo]
     """All files in the table's folder, by path."""
-    committed_paths: frozenset[str]
+    committed_paths: frozenset[str] = frozenset()
     """Files of all versions in the log, and of the current one."""
-    removals: dict[str, tuple[int, int]]
+    removals: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Files that the table no longer has: version and time of the removal, in ms since 1970 UTC."""
-    commit_times: dict[int, int]
+    commit_times: dict[int, int] = field(default_factory=dict)
     """Time of each commit in ms since 1970 UTC, by version."""
 
     @classmethod
-    def read(cls, name: str, path: str) -> _TableFiles | None:
+    def read(cls, name: str, path: str) -> _TableFiles:
         log = DeltaTableHandle.open(path)
+        everything = pafs.FileSelector("", recursive=True, allow_not_found=True)
+        files = {info.path: info for info in open_filesystem(path).get_file_info(everything) if info.is_file}
         if log is None:
-            return None
-        everything = log.filesystem.get_file_info(pafs.FileSelector("", recursive=True))
+            return cls(name, path, None, files)
         log_files = LogFiles.from_table(log)
         current = set(map(unquote, log.files["path"]))
         committed_paths = current.union(log.files["path"])
@@ -116,9 +119,8 @@ class _TableFiles:
                     removals.setdefault(unquote(removal["path"]), (version, int(removal["deletionTimestamp"])))
                 if info := action.get("commitInfo"):
                     commit_times[version] = int(info["timestamp"])
-        files = {info.path: info for info in everything if info.is_file}
         removals = {path: removal for path, removal in removals.items() if path not in current}
-        return cls(name, log, log_files, files, frozenset(committed_paths), removals, commit_times)
+        return cls(name, path, log_files, files, frozenset(committed_paths), removals, commit_times)
 
     @cached_property
     def uncommitted(self) -> list[pafs.FileInfo]:
@@ -131,20 +133,18 @@ class _TableFiles:
         replaced = (path for path, (_, since) in self.removals.items() if since < limit)
         return [self.disk_files[path] for path in replaced if path in self.disk_files]
 
-    def find_version_at(self, before: datetime) -> int:
+    def find_version_at(self, before: datetime, log_files: LogFiles) -> int:
         """Return the version of the table at an instant, or the oldest in the log."""
         limit = before.timestamp() * 1000
-        versions = takewhile(
-            lambda version: self.commit_times.get(version, limit) < limit, self.log_files.commit_versions
-        )
-        return max([self.log_files.oldest_version, *versions])
+        versions = takewhile(lambda version: self.commit_times.get(version, limit) < limit, log_files.commit_versions)
+        return max([log_files.oldest_version, *versions])
 
-    def find_oldest_readable(self, deleted: Container[str]) -> int:
-        """Return the oldest version that can be read without deleted and missing files."""
+    def find_oldest_readable(self, deleted: Container[str], first_version: int) -> int:
+        """Return the oldest version, from one on, that can be read without deleted and missing files."""
         versions = (
             version for path, (version, _) in self.removals.items() if path in deleted or path not in self.disk_files
         )
-        return max(versions, default=self.log_files.oldest_version)
+        return max([first_version, *versions])
 
 
 @dataclass(frozen=True)
@@ -153,25 +153,29 @@ class TablePlan:
 
     table: _TableFiles
     uncommitted_files: list[pafs.FileInfo]
-    replaced_files: list[pafs.FileInfo]
-    first_log_version: int
+    replaced_files: list[pafs.FileInfo] = field(default_factory=list)
+    first_log_version: int = 0
     """The first version that the log has after the deletion."""
-    log_files: list[pafs.FileInfo]
+    log_files: list[pafs.FileInfo] = field(default_factory=list)
     """Log files before it."""
-
-    @property
-    def readable_from(self) -> int:
-        """The oldest version that can be read after the deletion."""
-        return max(self.first_log_version, self.table.find_oldest_readable({info.path for info in self.replaced_files}))
+    readable_from: int | None = None
+    """The oldest version that can be read after the deletion; None if the table does not exist."""
 
 
 def _plan_table(table: _TableFiles, retention: Retention, now: datetime, active_runs: Container[str]) -> TablePlan:
-    oldest = table.log_files.oldest_version
     uncommitted = [info for info in table.uncommitted if run_of(info.path) not in active_runs]
+    if (log_files := table.log_files) is None:
+        return TablePlan(table, uncommitted)
+    oldest = log_files.oldest_version
     replaced = [] if retention.replaced_files is None else table.list_replaced(now - retention.replaced_files)
-    first = oldest if retention.log_files is None else table.find_version_at(now - retention.log_files)
+    first = oldest if retention.log_files is None else table.find_version_at(now - retention.log_files, log_files)
     return TablePlan(
-        table, uncommitted, replaced, first, table.log_files.list_files_before(first) if first > oldest else []
+        table,
+        uncommitted,
+        replaced,
+        first,
+        log_files.list_files_before(first) if first > oldest else [],
+        table.find_oldest_readable({info.path for info in replaced}, first),
     )
 
 
@@ -183,22 +187,23 @@ def _delete_planned(plan: TablePlan, replaced_retention: timedelta | None) -> No
     Raises:
         FaultError: The log could not be truncated.
     """
-    log, table = plan.table.log, plan.table
-    current = DeltaTableHandle.open(log.path)
+    table = plan.table
+    current = DeltaTableHandle.open(table.path)
     current_files = set(map(unquote, current.files["path"])) if current else set[str]()
     paths = [info.path for info in (*plan.uncommitted_files, *plan.replaced_files) if info.path not in current_files]
-    _delete(log, [*paths, *{_checksum_path(path) for path in paths}.intersection(table.disk_files)])
-    if plan.log_files:
-        truncate_log(log, plan.first_log_version)
+    _delete(table.path, [*paths, *{_checksum_path(path) for path in paths}.intersection(table.disk_files)])
+    if table.log_files and plan.log_files:
+        truncate_log(table.log_files.table, plan.first_log_version)
     if current and replaced_retention is not None:
         current.set_removed_file_retention(replaced_retention)
 
 
-def _delete(log: DeltaTableHandle, paths: Iterable[str]) -> None:
+def _delete(folder: str, paths: Iterable[str]) -> None:
     """Delete files in order. Another process may delete them at the same time."""
+    filesystem = open_filesystem(folder)
     for path in dict.fromkeys(paths):
         with suppress(FileNotFoundError):
-            log.filesystem.delete_file(path)
+            filesystem.delete_file(path)
 
 
 def _list_files(parts: Iterable[tuple[_TableFiles, Iterable[pafs.FileInfo]]]) -> RemovedFiles:
