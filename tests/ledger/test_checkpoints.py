@@ -138,7 +138,9 @@ def test_read_committed_rows_as_of_watermark_equals_earlier_snapshot(spark, orig
             if START in [v.astimezone(UTC) for v in row if isinstance(v, datetime)]
         }
     )
-    within_job = orders.count_emissions(spark, as_of=datetime.fromtimestamp(watermarks[0] / 1000, UTC))
+    instant = datetime.fromtimestamp(watermarks[0] / 1000, UTC)
+    within_job = orders.count_emissions(spark, as_of=instant)
+    assert orders.count_emissions(spark, as_of=instant.replace(tzinfo=None)) == within_job
     assert 0 < within_job.total() == first.total() < snapshots[0].total()
     assert orders.count_emissions(spark, as_of=watermarks[0] - 1).total() == 0
 

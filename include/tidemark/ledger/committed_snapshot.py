@@ -10,7 +10,7 @@ import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.config.types import to_micros
+from tidemark.config.types import parse_instant, to_micros
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.delta.table_reader import read_newest
 from tidemark.errors import UserError
@@ -30,9 +30,9 @@ def read_committed_rows(
         spark: A session.
         ledger: The ledger, which the tables have to follow.
         name: Name of the table.
-        as_of: Combined watermark (an instant, or ms since 1970 UTC). The result has the slices at whose end the
-            watermark was at most that (inclusive), each in its newest attempt among the commits up to the one that
-            passed it. Later reprocessing is excluded.
+        as_of: Combined watermark: an instant, in UTC if it has no zone, or ms since 1970 UTC. The result has the slices
+            at whose end the watermark was at most that (inclusive), each in its newest attempt among the commits up to
+            the one that passed it. Later reprocessing is excluded.
 
     Raises:
         UserError: The ledger does not record the table's version at that time.
@@ -43,7 +43,8 @@ def read_committed_rows(
     log = DeltaTableHandle.open(ledger.tables.ledger)
     assert log is not None, "something is committed"
     stored = read_attempts(log, ledger.grid)
-    beyond = _combined_watermarks(stored) > (to_micros(as_of) // 1000 if isinstance(as_of, datetime) else as_of)
+    limit = to_micros(parse_instant(as_of)) // 1000 if isinstance(as_of, datetime) else as_of
+    beyond = _combined_watermarks(stored) > limit
     if not beyond.any():
         return read_newest(spark, path)
     passed = int(stored["commit"][beyond].min())
