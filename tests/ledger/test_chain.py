@@ -20,8 +20,10 @@ from tidemark.comparison.minimal_output import check_output, write_minimal_examp
 from tidemark.config import load_pipeline
 from tidemark.config.loader import with_overrides
 from tidemark.config.output_stream import ORDER_STEPS
+from tidemark.erasure.workflow import erase
 from tidemark.errors import FaultError, IncompleteInputError, SliceOrderError, UserError
 from tidemark.execution.run import execute
+from tidemark.integrity.check import check_integrity
 from tidemark.maintenance.compaction import merge_files, plan_compaction
 from tidemark.pipeline_tests.case_file import read_case_file
 from tidemark.pipeline_tests.runner import run_case_files
@@ -191,6 +193,30 @@ def test_run_chain_after_rows_of_output_stream_were_deleted_raises(chain):
 
     with pytest.raises(FaultError, match="slice 2024-01-01T01:00Z has .* rows, but orders_deleted has emitted"):
         joins.run(joins.second, end=at(120))
+
+
+@pytest.mark.slow
+def test_erasure_in_the_order_of_a_chain_reruns_no_slice(spark, chain):
+    joins = chain()
+    rows, lake = joins.read(joins.second), str(joins.lake)
+
+    def run_next_slice(end):
+        joins.run(joins.first, end=at(end))
+        plan = joins.plan(joins.second, end=at(end))
+        assert [(part.slices, part.reason) for part in plan.slice_ranges] == [(range(end // 30 - 1, end // 30), "new")]
+        list(execute(spark, plan, lambda *_: None))
+
+    erase(spark, joins.first, lake, {"left": "v = 1010"}, "ada", keep_files=True)
+    erase(spark, joins.second, lake, {"left": "left_v = 1010"}, "ada")
+    run_next_slice(150)
+    erase(spark, joins.first, lake, {"left": "v = 1010"}, "ada")
+    run_next_slice(180)
+    lost = rows - joins.read(joins.second)
+    assert lost
+    assert {row[2] for row in lost} == {1010}
+    assert not joins.read(joins.second) - rows
+    for settings in (joins.first, joins.second):
+        assert check_integrity(settings, lake).damages == ()
 
 
 def test_scale_tiebreak_checks_that_the_result_is_a_long(spark):

@@ -48,6 +48,8 @@ SETTINGS = {
     ],
 }
 """Settings with an expectation that fails for one row of Ada and one of another person."""
+UNFINISHED = ("dropped", "killed")
+"""Candidate versions without committed slices."""
 ROW_TABLES = ("emissions", "late", "checkpoint", "quarantined")
 OTHER_TABLES = {"ledger", "agreement", "live_query", "quality", "rejection_results", "waivers", "gx_folder"}
 """Tables and folders without rows of the inputs, or that an erasure deletes or refuses as a whole: docs/erasure.md."""
@@ -65,6 +67,10 @@ class Lake(OrdersLake):
 
     def list_files(self, name):
         return [Path(getattr(self.tables, name), path) for path in self.log(name).files["path"]]
+
+    def list_candidate_files(self):
+        folder = self.root / "orders/candidates"
+        return [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
 
     def find_files_with_name(self):
         """Find files in the pipeline's folder that contain Ada's address, also in Parquet values."""
@@ -119,12 +125,21 @@ def original_lake(spark, tmp_path_factory):
     lake.run(reprocess=True, start=at(0), end=at(1))
     rows = spark.read.format("delta").load(lake.tables.emissions).withColumn("_run", F.lit("old"))
     append_rejected_rows(rows, lake.tables.rejected_output, "old")
+    # Rejected before the output had the column of the predicate.
+    append_rejected_rows(rows.drop("left_id", "right_id"), lake.tables.rejected_output, "older")
     lake.run(to_candidate(settings, "wide"), end=at(2), slices_per_job=2)
     for name in ("emissions", "checkpoint"):  # files of killed runs
         leftover = Path(getattr(lake.tables, name), "run=00000099.20240101T000000Z.1.0a1b2c3d", "0")
         leftover.mkdir(parents=True)
         shutil.copy(next(path for path in lake.list_files(name) if contains_name(path)), leftover / "part-0.parquet")
         (leftover / "part-1.parquet").write_bytes(f"cut short {ADA}".encode())
+    # Files of runs that were killed before a table or a candidate had its first commit, and of a killed deletion.
+    folders = [Path(lake.tables.output_stream), *(lake.root / f"orders/candidates/{name}/late" for name in UNFINISHED)]
+    for folder in folders:
+        leftover = folder / "run=00000099.20240101T000000Z.1.0a1b2c3d/0"
+        leftover.mkdir(parents=True)
+        (leftover / "part-0.parquet").write_bytes(f"cut short {ADA}".encode())
+    (lake.root / "orders/candidates/dropped/dropped").touch()
     assert all(map(any, ([is_adas(row) for row in lake.read_rows()[name]] for name in ROW_TABLES)))
     return lake
 
@@ -167,19 +182,21 @@ def test_erase_dry_run_counts_rows_and_changes_nothing(original_lake, capsys):
     before = {path: path.stat().st_mtime for path in original_lake.root.rglob("*")}
     assert original_lake.command("tables erase", *ERASE_OPTIONS, "--dry-run", "--json") == 0
 
-    live, candidate = json.loads(capsys.readouterr().out)
+    live, candidate, *unfinished = json.loads(capsys.readouterr().out)
     rows = original_lake.read_rows()
-    rejected_rows = sum(map(is_adas, rows["emissions"]))
+    erased_emissions = sum(map(is_adas, rows["emissions"]))
     assert live["row_counts"] == {name: sum(map(is_adas, rows[name])) for name in ROW_TABLES} | {
-        "rejected_output": rejected_rows
-    }
+        "rejected_output": erased_emissions + len(rows["emissions"])
+    }, "of the file without the column, all rows"
     assert candidate["pipeline"] == "orders --candidate wide"
     assert candidate["row_counts"]["emissions"] > 0
-    assert sum("00000099" in path for path in live["deleted_files"]["files"]) == 4
+    assert sum("00000099" in path for path in live["deleted_files"]["files"]) == 5
+    assert [result["pipeline"] for result in unfinished] == [f"orders --candidate {name}" for name in UNFINISHED]
+    assert [len(result["deleted_files"]["files"]) for result in unfinished] == [2, 1], "with the mark of the deletion"
     assert original_lake.command("tables erase", *ERASE_OPTIONS, "--dry-run") == 0
 
     output = capsys.readouterr().out
-    assert f"orders: would be erased: {rejected_rows} rows of emissions, " in output
+    assert f"orders: would be erased: {erased_emissions} rows of emissions, " in output
     assert "in slices 2024-01-01T00:00Z to 2024-01-01T05:00Z" in output
     assert {path: path.stat().st_mtime for path in original_lake.root.rglob("*")} == before
 
@@ -233,6 +250,8 @@ def test_erase_is_recorded_in_ledger(erased_rows_lake, capsys):
 def test_erase_deletes_all_bytes_and_rerun_changes_nothing(erased_rows_lake, erased_lake, capsys):
     assert erased_rows_lake[0].find_files_with_name(), "otherwise the test proves nothing"
     assert erased_lake.find_files_with_name() == []
+    candidates = {path.parts[0] for path in erased_lake.list_candidate_files()}
+    assert candidates == {"wide"}
 
     erased_lake.assert_consistent()
     version = erased_lake.log().version
@@ -341,6 +360,12 @@ def test_erase_without_needed_columns_or_with_live_query_is_rejected(original_la
     lake.run(end=at(1))
     assert lake.command("tables erase", "--left", "id = 7", "--yes") == 2
     assert "not all rows of" in capsys.readouterr().err
+
+    narrow = {**SETTINGS, "output": "narrow"}
+    write_pipeline(lake.file, **narrow, select={"left_v": "right_v", "right_v": "left_v"})
+    assert lake.command("tables erase", "--left", "v = 2", "--yes") == 2
+    assert "from 2024-01-01T00:00Z on ran with another `select`" in " ".join(capsys.readouterr().err.split())
+    write_pipeline(lake.file, **narrow, select={"left_v": "left_v", "right_v": "right_v"})
     assert lake.command("tables erase", "--left", "v = 2", "--yes") == 0
 
     live_query_file = Path(f"{lake.root}/narrow/live_query/emissions/part-0.parquet")

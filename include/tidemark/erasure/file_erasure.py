@@ -39,14 +39,17 @@ class LeftoverFiles:
     """Files in a table's folder, but not in the table, that have rows to erase or are unreadable."""
 
     table: str
-    log: DeltaTableHandle = field(repr=False)
+    path: str
+    """Path of the table's folder."""
+    log: DeltaTableHandle | None = field(repr=False)
+    """The table; None if it does not exist."""
     files: tuple[pafs.FileInfo, ...]
 
 
 def find_leftover_files(
     spark: SparkSession, pipeline: Pipeline, tables: PipelineTables, where: Mapping[SideName, str], before: datetime
 ) -> list[LeftoverFiles]:
-    """Find replaced and uncommitted files with matching rows.
+    """Find replaced and uncommitted files with matching rows, and all earlier files of tables that do not exist.
 
     Args:
         where: Predicate by side, SQL over the input's own columns.
@@ -57,11 +60,14 @@ def find_leftover_files(
     """
     leftovers = []
     for name in ROW_KINDS:
-        log = DeltaTableHandle.open(getattr(tables, name))
-        if log is None:
+        path = getattr(tables, name)
+        log = DeltaTableHandle.open(path)
+        if log is None:  # A run that was killed before the table's first commit may have written files.
+            files = tuple(info for info in _list_table_files(path) if info.mtime < before)
+            leftovers.append(LeftoverFiles(name, path, None, files))
             continue
         current = set(map(unquote, log.files["path"]))
-        unreferenced = [info for info in _list_table_files(log) if info.path not in current]
+        unreferenced = [info for info in _list_table_files(path) if info.path not in current]
         data = [info for info in unreferenced if not info.base_name.startswith(".")]
         columns = list_predicate_columns(pipeline, where, log, name)
         readable = [info for info in data if _is_readable(log, info, columns)]
@@ -73,7 +79,7 @@ def find_leftover_files(
         # Hadoop writes a checksum file for each file.
         checksums = {f"{folder}/.{base}.crc" for folder, _, base in (path.rpartition("/") for path in matching)}
         files = tuple(info for info in unreferenced if info.path in matching | checksums)
-        leftovers.append(LeftoverFiles(name, log, files))
+        leftovers.append(LeftoverFiles(name, path, log, files))
     return leftovers
 
 
@@ -85,10 +91,11 @@ def delete_files(tables: PipelineTables, leftovers: Iterable[LeftoverFiles], rec
     """
     sizes: dict[str, int] = {}
     for leftover in leftovers:
-        if leftover.files or (record.row_counts.get(leftover.table) and _has_commits_before(leftover.log, record.at)):
-            _truncate_log(leftover.log)
+        log = leftover.log
+        if log and (leftover.files or (record.row_counts.get(leftover.table) and _has_commits_before(log, record.at))):
+            _truncate_log(log)
         for info in leftover.files:
-            delete_file(leftover.log.path, info.path)
+            delete_file(leftover.path, info.path)
             sizes[f"{leftover.table}/{info.path}"] = info.size
     _scrub_ledger(tables)
     return RemovedFiles.from_sizes(sizes)
@@ -101,8 +108,8 @@ def list_files(leftovers: Iterable[LeftoverFiles]) -> RemovedFiles:
     )
 
 
-def _list_table_files(log: DeltaTableHandle) -> Iterator[pafs.FileInfo]:
-    for info in log.filesystem.get_file_info(pafs.FileSelector("", recursive=True)):
+def _list_table_files(path: str) -> Iterator[pafs.FileInfo]:
+    for info in open_filesystem(path).get_file_info(pafs.FileSelector("", recursive=True, allow_not_found=True)):
         if info.is_file and not info.path.startswith(("_", ".")):
             yield info
 

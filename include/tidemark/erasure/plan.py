@@ -16,7 +16,7 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.staging import read_files
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.erasure.erased_tables import ERASED_LEDGER_TABLES, REJECTED_OUTPUT
-from tidemark.erasure.predicates import match_rows
+from tidemark.erasure.predicates import list_unidentifiable_files, match_rows
 from tidemark.joins.base import Join
 from tidemark.ledger.ledger import Ledger
 from tidemark.spark.dataframe_utils import get_file_metadata
@@ -118,10 +118,13 @@ def count_rejected_rows(
     log = DeltaTableHandle.open(tables.rejected_output)
     if log is None or log.files.empty:
         return {}
-    rows = read_files(spark, log.path, log.schema, log.files["path"])
-    matching = rows.where(match_rows(spark, pipeline, where, log, REJECTED_OUTPUT))
-    find_path = create_path_lookup(log.files["path"])
-    return {
-        find_path(row[0]): row[1]
-        for row in matching.groupBy(get_file_metadata(matching, "file_path")).count().collect()
-    }
+    unidentifiable = list_unidentifiable_files(pipeline, where, log)
+    rows_by_file = dict(zip(log.files["path"], log.files["rows"], strict=True))
+    counts = {path: int(rows_by_file[path]) for path in unidentifiable}
+    if paths := rows_by_file.keys() - unidentifiable:
+        rows = read_files(spark, log.path, log.schema, paths)
+        matching = rows.where(match_rows(spark, pipeline, where, log, REJECTED_OUTPUT))
+        find_path = create_path_lookup(paths)
+        by_file = matching.groupBy(get_file_metadata(matching, "file_path")).count().collect()
+        counts |= {find_path(row[0]): row[1] for row in by_file}
+    return counts

@@ -25,7 +25,7 @@ from tidemark.delta.staging import PRUNING_COLUMNS, read_files, stage_rows
 from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.erasure.erased_tables import REJECTED_OUTPUT
 from tidemark.erasure.plan import ErasurePlan, count_rejected_rows
-from tidemark.erasure.predicates import match_rows
+from tidemark.erasure.predicates import list_unidentifiable_files, match_rows
 from tidemark.errors import FaultError, SliceOrderError
 from tidemark.ledger.checkpoint_files import with_slice_numbers
 from tidemark.ledger.entry import Counts, Entry
@@ -211,7 +211,9 @@ def erase_rejected_rows(
         )
         if log is None or not matching:
             return
-        rows = read_files(spark, log.path, log.schema, matching)
+        rows = read_files(
+            spark, log.path, log.schema, matching.keys() - list_unidentifiable_files(pipeline, where, log)
+        )
         remaining = rows.where(~match_rows(spark, pipeline, where, log, REJECTED_OUTPUT)).coalesce(1)
         staged = stage_rows(remaining, log.path, f"{FOLDER}rewritten/{uuid4().hex[:8]}")
         log.commit(staged.files, matching)

@@ -6,17 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 
 from tidemark.config import Pipeline
-from tidemark.config.candidate_version import format_cli_arguments, format_version_name, to_candidate
+from tidemark.config.candidate_version import (
+    CANDIDATES_FOLDER,
+    format_cli_arguments,
+    format_version_name,
+    to_candidate,
+)
 from tidemark.config.sides import SideName
-from tidemark.delta.filesystem import list_file_sizes, open_filesystem
-from tidemark.delta.log_files import RemovedFiles
+from tidemark.delta.filesystem import delete_file, list_file_sizes, open_filesystem
+from tidemark.delta.log_files import LOG_FOLDER, RemovedFiles
+from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.erasure.erased_tables import REJECTED_OUTPUT
 from tidemark.erasure.file_erasure import delete_files, find_leftover_files, list_files
 from tidemark.erasure.plan import ErasurePlan, plan_erasure
-from tidemark.erasure.predicates import require_valid_predicate
+from tidemark.erasure.predicates import find_slice_with_other_columns, require_valid_predicate
 from tidemark.erasure.row_erasure import erase_rejected_rows, erase_rows
 from tidemark.errors import UserError
 from tidemark.formatting import ToDict
@@ -28,7 +35,13 @@ from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import get_schemas
 from tidemark.spark.lazy_session import resolve_session
 from tidemark.timegrid.slices import group_consecutive
-from tidemark.versions.candidates import list_candidates, with_live_settings
+from tidemark.versions.candidates import (
+    drop_candidate,
+    is_being_dropped,
+    list_candidate_folders,
+    list_candidates,
+    with_live_settings,
+)
 
 
 @dataclass(frozen=True)
@@ -74,8 +87,9 @@ def erase(
         SliceOrderError: Another process has committed in the meantime.
         FaultError: Rewritten files have other rows, or other processes kept writing to a table.
     """
-    session = resolve_session(spark)
-    versions = [pipeline, *(to_candidate(pipeline, candidate.name) for candidate in list_candidates(pipeline, lake))]
+    session, started_at = resolve_session(spark), datetime.now(UTC)
+    names = [candidate.name for candidate in list_candidates(pipeline, lake)]
+    versions = [pipeline, *(to_candidate(pipeline, name) for name in names)]
     plans = [
         _plan_version(session, version, lake, where) for version in versions if Ledger.from_pipeline(version, lake).last
     ]
@@ -83,7 +97,37 @@ def erase(
         raise UserError(
             f"{pipeline.name} has committed no slice, so there is nothing to erase. Check its name and --lake."
         )
-    return [_execute(session, plan, user, dry_run=dry_run, keep_files=keep_files) for plan in plans]
+    results = [_execute(session, plan, user, dry_run=dry_run, keep_files=keep_files) for plan in plans]
+    live = PipelineTables.from_config(pipeline, lake)
+    for name in sorted(set(list_candidate_folders(live)).difference(names)):
+        results += _erase_unfinished_candidate(pipeline, lake, name, started_at, dry_run=dry_run, keep_files=keep_files)
+    return results
+
+
+def _erase_unfinished_candidate(
+    pipeline: Pipeline, lake: str, name: str, before: datetime, *, dry_run: bool, keep_files: bool
+) -> list[ErasureResult]:
+    """Delete the files of a candidate version without committed slices: those of killed runs, or of a killed deletion.
+
+    Files written after `before` may belong to a run that does not read the erased rows.
+    """
+    live = PipelineTables.from_config(pipeline, lake)
+    root, is_dropped = f"{live.root}/{CANDIDATES_FOLDER}/{name}", is_being_dropped(live, name)
+    sizes = {
+        info.path: info.size
+        for info in open_filesystem(root).get_file_info(pafs.FileSelector("", recursive=True))
+        if info.is_file and (is_dropped or (info.mtime < before and LOG_FOLDER not in info.path.split("/")))
+    }
+    if not sizes:
+        return []
+    remaining_files, deleted_files = (len(sizes), RemovedFiles()) if keep_files else (0, RemovedFiles.from_sizes(sizes))
+    if is_dropped and not (dry_run or keep_files):
+        drop_candidate(pipeline, lake, name)
+    elif not (dry_run or keep_files):
+        for path in sizes:
+            delete_file(root, path)
+    version = format_version_name(to_candidate(pipeline, name))
+    return [ErasureResult(version, {}, (), deleted_files, RemovedFiles(), remaining_files, dry_run)]
 
 
 def _plan_version(spark: SparkSession, pipeline: Pipeline, lake: str, where: Mapping[SideName, str]) -> ErasurePlan:
@@ -95,6 +139,13 @@ def _plan_version(spark: SparkSession, pipeline: Pipeline, lake: str, where: Map
         raise UserError(
             f"slices of {format_version_name(version)} from {first} on ran under other settings than the last one. Run "
             f"tidemark reprocess {format_cli_arguments(version)} --from {first} first."
+        )
+    if (other := find_slice_with_other_columns(ledger, version, where)) is not None:
+        first = ledger.grid.label(other)
+        raise UserError(
+            f"slices of {format_version_name(version)} from {first} on ran with another `select`, so columns that the "
+            f"predicate needs may have other values. Run tidemark reprocess {format_cli_arguments(version)} --from "
+            f"{first} first."
         )
     if version.join.api == "cogroup":
         raise UserError(

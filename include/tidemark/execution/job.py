@@ -216,6 +216,7 @@ def _create_ledger_row(
     return {
         **entry.to_row(spec.plan.grid),
         "pipeline": spec.plan.pipeline.name,
+        "selected_columns": json.dumps(spec.plan.pipeline.select),
         "committed_at": datetime.now(UTC),
         "emissions": 0 if entry.emissions is None else entry.emissions - quarantined,
         "floored_event_times": accounting.floored_counts[entry.number],

@@ -53,6 +53,7 @@ SCHEMA = pa.schema(
         "committed_at": _TIME,
         "format": pa.int32(),
         "settings": _TEXT,
+        "selected_columns": _TEXT,
         "pipeline": _TEXT,
         "left_version": _LONG,
         "right_version": _LONG,
