@@ -301,7 +301,7 @@ def test_render_verification_shows_differing_rows():
     with console.capture() as captured:
         console.print(render_verification(output))
 
-    assert "the checkpoint is not what the inputs come to" in captured.get()
+    assert "the checkpoint differs from the rebuilt state" in captured.get()
     assert 'stored left {"v": 7}' in captured.get()
 
 

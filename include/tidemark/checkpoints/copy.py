@@ -38,8 +38,8 @@ class CheckpointCopy(ToDict):
 def copy_checkpoint(checkpoint: CheckpointRef, target: str) -> CheckpointCopy:
     """Write the rows in the buffers as a Delta table.
 
-    Its columns are `side`, `event_time`, `arrived_at`, `slice`, keys, `left` and `right`. An expired checkpoint is
-    rebuilt from the inputs.
+    Its columns are `side`, `event_time`, `arrived_at`, `slice`, then those of the checkpoint: `tiebreak`, `watermark`,
+    keys, `left`, `right` and columns of the join. An expired checkpoint is rebuilt from the inputs.
 
     Args:
         target: Path of the table, relative to the lake root.

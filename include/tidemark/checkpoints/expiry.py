@@ -55,7 +55,7 @@ def expire_checkpoints(
     """Expire checkpoints that are neither needed nor recent.
 
     The checkpoint of a job expires as a whole. The files are removed from the table, and stay on disk until `tidemark
-    vacuum` or Delta's VACUUM.
+    tables vacuum` or Delta's VACUUM removes them.
 
     Args:
         keep: Number of newest slices whose checkpoints stay.

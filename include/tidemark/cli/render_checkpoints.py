@@ -44,7 +44,7 @@ def render_verification(verified: CheckpointVerification) -> RenderableType:
         table.add_row("extra rows", f"{verified.rows_only_stored:,}")
         table.add_row("missing rows", f"{verified.rows_only_rebuilt:,}")
     conclusion = (
-        Text("the same", "green") if verified.is_equal else Text("the checkpoint is not what the inputs come to", "red")
+        Text("the same", "green") if verified.is_equal else Text("the checkpoint differs from the rebuilt state", "red")
     )
     more = "" if verified.has_checkpoint else " (its checkpoint has expired: only fingerprints were compared)"
     return Group(table, conclusion.append(more), *_render_rows(verified.differing_rows))
@@ -67,7 +67,7 @@ def render_expiry(expired: ExpiryResult) -> str:
     if expired.expired_runs and not expired.dry_run:
         files = f"{format_count(len(expired.files), 'file')} ({filesize.decimal(expired.bytes)})"
         lines.append(
-            f"{files} go by tidemark tables vacuum and `retention`, or with: "
+            f"tidemark tables vacuum removes {files} by `retention`. To remove them now: "
             f"VACUUM delta.{quote_identifier(expired.table)}"
         )
     return "\n".join(lines)
