@@ -21,7 +21,7 @@ from tidemark.config import load_pipeline
 from tidemark.config.loader import with_overrides
 from tidemark.config.output_stream import ORDER_STEPS
 from tidemark.erasure.workflow import erase
-from tidemark.errors import FaultError, IncompleteInputError, SliceOrderError, UserError
+from tidemark.errors import FaultError, IncompleteInputError, InputError, SliceOrderError, UserError
 from tidemark.execution.run import execute
 from tidemark.integrity.check import check_integrity
 from tidemark.maintenance.compaction import merge_files, plan_compaction
@@ -196,21 +196,22 @@ def test_run_chain_after_rows_of_output_stream_were_deleted_raises(chain):
 
 
 @pytest.mark.slow
-def test_erasure_in_the_order_of_a_chain_reruns_no_slice(spark, chain):
+def test_erasure_in_a_chain_stops_next_join_only_once_files_are_deleted(spark, chain):
     joins = chain()
     rows, lake = joins.read(joins.second), str(joins.lake)
 
-    def run_next_slice(end):
-        joins.run(joins.first, end=at(end))
-        plan = joins.plan(joins.second, end=at(end))
-        assert [(part.slices, part.reason) for part in plan.slice_ranges] == [(range(end // 30 - 1, end // 30), "new")]
-        list(execute(spark, plan, lambda *_: None))
-
     erase(spark, joins.first, lake, {"left": "v = 1010"}, "ada", keep_files=True)
     erase(spark, joins.second, lake, {"left": "left_v = 1010"}, "ada")
-    run_next_slice(150)
+    joins.run(joins.first, end=at(150))
+    plan = joins.plan(joins.second, end=at(150))
+    assert [(part.slices, part.reason) for part in plan.slice_ranges] == [(range(4, 5), "new")]
+    list(execute(spark, plan, lambda *_: None))
+
     erase(spark, joins.first, lake, {"left": "v = 1010"}, "ada")
-    run_next_slice(180)
+    with pytest.raises(InputError, match="or rows of it were erased. Reprocess from the first slice."):
+        joins.plan(joins.second, end=at(150))
+    joins.run(joins.second, reprocess=True, start=at(0))
+    assert not joins.plan(joins.second, end=at(150)).slice_ranges
     lost = rows - joins.read(joins.second)
     assert lost
     assert {row[2] for row in lost} == {1010}

@@ -68,8 +68,8 @@ class InputChanges:
         except FileNotFoundError:
             raise InputError(
                 f"the log of input {table.name} no longer has versions {versions[0]} to {versions[-1]}, so new rows "
-                "cannot be identified. Reprocess from the first slice. Keep delta.logRetentionDuration longer than the "
-                "pause between runs, and erase rows of a chain in the order that docs/erasure.md describes."
+                "cannot be identified. Its delta.logRetentionDuration is shorter than the pause between runs, or rows "
+                "of it were erased. Reprocess from the first slice."
             ) from None
         added: dict[int, set[str]] = {}
         for action in actions:
