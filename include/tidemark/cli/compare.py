@@ -89,6 +89,12 @@ ExamplesOption = Annotated[
     ),
 ]
 _LIST_SETTINGS = ("key_columns", "ignore_columns")
+_OPTIONS = {
+    "table": "Pass --with TABLE.",
+    "reference": "Pass --reference PIPELINE.",
+    "every": "It is the interval of comparisons in Airflow. Set it in the pipeline file.",
+}
+"""Settings under `compare` that `--set` cannot override, with what to do instead."""
 
 
 @app.command()
@@ -304,6 +310,8 @@ def _override_settings(pipeline: Pipeline, table: str | None, overrides: Sequenc
         name, equals, value = text.partition("=")
         if not equals:
             raise UserError(f"--set {text}: the value is missing. Write NAME=VALUE, such as ignore_columns=a,b.")
+        if advice := _OPTIONS.get(name.strip()):
+            raise UserError(f"--set {text}: this setting has no effect here. {advice}")
         changes[f"compare.{name.strip()}"] = _parse_value(name.strip(), value)
     settings = with_overrides(pipeline, changes).compare
     assert settings, "the table is named"
