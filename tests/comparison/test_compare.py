@@ -1,13 +1,16 @@
 """`compare` finds each injected cause, and no other."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import functions as F
 
 from tests.comparison.conftest import HOUR, LEFT_JOIN, ROW, START
 from tidemark import cli
-from tidemark.config import with_overrides
+from tidemark.cli.compare import _override_settings
+from tidemark.comparison.causes import _read_reference
+from tidemark.config import load_pipeline, with_overrides
 from tidemark.errors import InputError, SliceOrderError, UserError
 
 
@@ -70,8 +73,14 @@ def test_compare_damaged_stream_assigns_each_cause(
     assert count_causes(without_value) == count_causes(result), "an ignored column identifies no row of an input"
 
     close = compare_with(by_time, damaged, by_arrival, float_tolerance=1.5)
-    assert ("changed value", "batch") not in count_causes(close)
+    others = {key: rows for key, rows in count_causes(result).items() if key[0] != "changed value"}
+    assert count_causes(close) == others, "a value within the tolerance identifies no row"
     assert close.same == result.same + 1
+
+    apart = compare_with(by_time, damaged, by_arrival, float_tolerance=0.5)
+    assert count_causes(apart) == count_causes(result)
+    example = next(cause for cause in apart.causes if cause.cause == "changed value").examples[0]
+    assert example["_detail"] == "right_v"
 
 
 def test_compare_dropped_late_rows_assigns_late_in_the_stream(
@@ -279,6 +288,43 @@ def test_compare_value_that_the_type_cannot_hold_differs(inputs, pipeline, run_p
     as_double = wide.withColumn("tenth", F.lit(0.1))
     assert compare_with(settings, as_double, try_settings=False).same == 0
     assert compare_with(settings, as_double, try_settings=False, float_tolerance=1e-6).differences == 0
+
+
+def test_compare_maps_and_unusual_names_without_emission(
+    spark, inputs, write, pipeline, run_pipeline, compare_with, read_emissions
+):
+    """A matched row whose selected columns of the partner are null equals a padded row."""
+    write("right", [(950, "a", START + HOUR, START + HOUR, None)], ROW)
+    select = {"id": "left_id", "a.b": "left_k", "w": "right_v", "tags": "map(left_k, left_v, 'other', 1.0D)"}
+    settings = run_pipeline(pipeline(join=LEFT_JOIN, dialect="flink-sql", select=select))
+    rows = read_emissions(settings)
+    assert not rows.where("_emission = 'matched' AND w IS NULL").isEmpty()
+    stream = rows.drop("_emission").withColumn("tags", F.expr("map('other', 1.0D, `a.b`, tags[`a.b`])"))
+
+    assert compare_with(settings, stream, try_settings=False).differences == 0
+
+    single = rows.groupBy("id").count().where("count = 1").orderBy("id").first()["id"]
+    is_changed = F.col("id") == single
+    tags = F.when(is_changed, F.expr("map('other', 2.0D)")).otherwise(F.col("tags"))
+    result = compare_with(settings, stream.withColumns({"tags": tags, "id": F.when(~is_changed, F.col("id"))}))
+
+    assert count_causes(result) == {("changed value", "batch"): 1, ("changed value", "stream"): 1}
+    assert result.causes[0].examples[0]["_detail"] == "id, tags"
+
+
+def test_compare_set_of_an_option_is_refused():
+    pipeline = load_pipeline("flights_weather")
+    for name, advice in (("table", "--with"), ("reference", "--reference"), ("every", "in the pipeline file")):
+        with pytest.raises(UserError, match=advice):
+            _override_settings(pipeline, "streamed", [f"{name}=1"])
+
+
+def test_compare_with_a_reference_without_a_column_names_both():
+    reference = SimpleNamespace(
+        pipeline=SimpleNamespace(name="slow"), read_emissions=lambda: SimpleNamespace(columns=["left_k"])
+    )
+    with pytest.raises(UserError, match="reference slow does not emit column left_v.*ignore_columns=left_v"):
+        _read_reference(reference, ["left_k", "left_v"])
 
 
 def test_compare_invalid_request_raises_short_error(lake, inputs, pipeline, run_pipeline, compare_with, read_emissions):

@@ -118,7 +118,7 @@ def _format_numbered_example(comparison: Comparison, example: dict[str, Any]) ->
 def render_dialects(result: DialectComparison) -> RenderableType:
     """Show how many rows each dialect emits, and the differences of each pair by rule."""
     title = f"{result.pipeline}, {result.start} to {result.end} (exclusive)"
-    answers = create_table(("dialect", "does not know the join"), ("emissions", "late rows"), title=title)
+    answers = create_table(("dialect", "not supported"), ("emissions", "late rows"), title=title)
     for dialect in result.results:
         counts = ("", "") if dialect.unsupported else (f"{dialect.emissions:,}", f"{dialect.late:,}")
         answers.add_row(dialect.dialect, Text(dialect.unsupported or ""), *counts)

@@ -16,8 +16,8 @@ CAUSES = {
     "partner already evicted": "a row of it was late, and its partner had left the buffers",
     "rejected in the stream": "the stream rejected a row of it",
     "rejected in the batch": "the pipeline rejected a row of it",
-    PADDED: "padded on one side, matched on the other",
     "other settings": "the stream ran under other settings",
+    PADDED: "padded on one side, matched on the other",
     UNEXPLAINED: "none of these",
 }
 """Every cause with a description, in the order of precedence."""
@@ -29,7 +29,8 @@ REMEDIES = {
     "to compare all firings.",
     "emitted twice": "The sink wrote the row again after a restart. Make its writes idempotent or transactional.",
     CHANGED_VALUE: "Find what changes the named columns: a type of the sink, an upsert, or an edited input.",
-    MISSING: "Add the row to the input if the stream has read it, or find out why it was deleted.",
+    MISSING: "Add the row to the input if the stream has read it, or find out why it was deleted. If it was erased on "
+    "purpose, erase it in the stream's table too.",
     "late-arriving row": "Run the slice again with tidemark reprocess.",
     "late in the stream": "A longer watermark delay would have kept the rows. Compare its cost, or send late rows to a "
     "side output.",
@@ -38,8 +39,8 @@ REMEDIES = {
     "rejected in the stream": "The rows have no key or no usable time in the stream. Correct them at the source.",
     "rejected in the batch": "The rows have no key or no usable time in the pipeline, or `where` excludes them. "
     "Correct the rows or the setting.",
-    PADDED: "The partner arrived too late. A longer watermark delay lets the row wait for it.",
     "other settings": "Use the same settings in the pipeline and the stream.",
+    PADDED: "The partner arrived too late. A longer watermark delay lets the row wait for it.",
     UNEXPLAINED: "Trust neither side yet. Follow the history of an example's input rows, and the stream's log at "
     "that time.",
 }

@@ -16,17 +16,19 @@ from pyspark.sql import functions as F
 
 from tidemark.comparison.cause_descriptions import MISSING, PADDED, UNEXPLAINED
 from tidemark.comparison.committed_view import ROW_LABEL, CommittedView
-from tidemark.comparison.multiset_diff import BATCH, STREAM
+from tidemark.comparison.compared_columns import ComparedColumns
+from tidemark.comparison.multiset_diff import BATCH, STREAM, is_close
 from tidemark.comparison.result import CHANGED_VALUE
+from tidemark.comparison.row_content import content_hash, list_unordered_columns, to_comparable_columns
 from tidemark.comparison.setting_search import replay_emissions, search_settings
 from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config import Pipeline
 from tidemark.config.diff import flatten_settings
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import to_micros
-from tidemark.formatting import quote_identifier, to_single_line
+from tidemark.errors import UserError
+from tidemark.formatting import to_single_line
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
-from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 
@@ -82,32 +84,38 @@ class ComparedViews:
         }
 
 
-def assign_causes(
-    differing: DataFrame, views: ComparedViews, names: Sequence[str], key_columns: Sequence[str]
-) -> DataFrame:
+def assign_causes(differing: DataFrame, views: ComparedViews, columns: ComparedColumns) -> DataFrame:
     """Add `DETAIL_COLUMNS` to differing rows, and `_slice` if their own clocks determine it.
 
     Args:
         differing: rows of `MultisetDiff.differing`. `_stream` is null if the number of copies is unknown.
-        names: the compared columns.
-        key_columns: columns that identify a row.
+        views: the pipeline and the reference.
+        columns: the compared columns.
+
+    Raises:
+        UserError: the reference does not emit a compared column.
     """
+    names, unordered = columns.exact, list_unordered_columns(views.batch.pipeline)
     # Materialised where several columns depend on the rows, to cut off their lineage.
     rows = materialize(differing.withColumn("_id", F.monotonically_increasing_id()), eager=True)
     for side in SIDES:
         rows = _add_labels(rows, side, views, names)
-    counted = add_count(rows, views.reference.read_emissions(), names, "_reference") if views.reference else rows
-    rows = counted.withColumn("_as_reference", _is_as_reference() if views.reference else F.lit(False))
+    if views.reference:
+        emissions = _read_reference(views.reference, names)
+        rows = add_count(rows, emissions, names, unordered, "_reference")
+    rows = rows.withColumn("_as_reference", _is_as_reference() if views.reference else F.lit(False))
     if (quarantined := views.batch.read_quarantined()) is not None:
-        rows = add_count(rows, quarantined, names, "_quarantined")
+        rows = add_count(rows, _add_missing_columns(quarantined, rows, names), names, unordered, "_quarantined")
     if views.batch.has_hidden_firings:
         panes = replay_emissions(views.batch, {"join.emit": "every-pane"})
-        rows = materialize(add_count(rows, panes, names, "_every_pane"), eager=True)
+        rows = materialize(add_count(rows, panes, names, unordered, "_every_pane"), eager=True)
     rows = materialize(
         rows.withColumn("_clock", F.greatest(*(F.col(f"_{side}_batch.clock") for side in SIDES))), eager=True
     )
     is_in_batch_only = F.col("_missing_in") == STREAM
-    rows = add_changed_columns(rows, names, key_columns, is_in_batch_only | _is_foreign(views))
+    is_out_of_tolerance = F.coalesce(F.col("_stream") <= F.col("_batch"), F.lit(False))
+    is_candidate = is_in_batch_only | is_out_of_tolerance | _is_foreign(views)
+    rows = add_changed_columns(rows, columns, unordered, is_candidate)
     rows = rows.withColumn("_counterpart", _has_counterpart())
     grid = views.batch.grid
     slice_of_clock = grid.timestamp_column(grid.number_column(F.col("_clock")))
@@ -142,10 +150,35 @@ def is_unexplained_here() -> Column:
     return (F.col("_cause") == UNEXPLAINED) & F.col("_pipeline").isNull()
 
 
-def add_count(rows: DataFrame, emissions: DataFrame, names: Sequence[str], column: str) -> DataFrame:
+def _read_reference(reference: CommittedView, names: Sequence[str]) -> DataFrame:
+    """Read the emissions of the reference.
+
+    Raises:
+        UserError: they lack a compared column.
+    """
+    emissions = reference.read_emissions()
+    for name in names:
+        if name not in emissions.columns:
+            raise UserError(
+                f"reference {reference.pipeline.name} does not emit column {name}. Emit it there too, or pass "
+                f"--set ignore_columns={name}."
+            )
+    return emissions
+
+
+def _add_missing_columns(quarantined: DataFrame, rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Add columns of `rows` as nulls. Rows that were quarantined under another `select` lack them."""
+    dtypes = {field.name: field.dataType for field in rows.schema}
+    missing = {name: F.lit(None).cast(dtypes[name]) for name in names if name not in quarantined.columns}
+    return quarantined.transform(with_columns, missing)
+
+
+def add_count(
+    rows: DataFrame, emissions: DataFrame, names: Sequence[str], unordered: Sequence[str], column: str
+) -> DataFrame:
     """Add a column with the number of emissions of equal content."""
-    rows = rows.withColumn("_content", content_hash(rows, names))
-    contents = emissions.select(content_hash(emissions, names).alias("_content"))
+    rows = rows.withColumn("_content", content_hash(rows, names, unordered))
+    contents = emissions.select(content_hash(emissions, names, unordered).alias("_content"))
     contents = contents.join(rows.select("_content").distinct(), "_content", "semi")
     counts = contents.groupBy("_content").agg(F.count("*").alias(column))
     return rows.join(counts, "_content", "left").withColumn(column, F.coalesce(column, F.lit(0))).drop("_content")
@@ -190,7 +223,7 @@ def _is_foreign(views: ComparedViews) -> Column:
 
 
 def add_changed_columns(
-    rows: DataFrame, names: Sequence[str], key_columns: Sequence[str], is_candidate: Column
+    rows: DataFrame, columns: ComparedColumns, unordered: Sequence[str], is_candidate: Column
 ) -> DataFrame:
     """Add `_changed`: the columns in which a stream row that no input contains differs from its row in the batch.
 
@@ -199,28 +232,32 @@ def add_changed_columns(
 
     Args:
         rows: Differing rows with their `_id`.
-        names: The compared columns.
-        key_columns: Columns that identify a row.
+        columns: The compared columns.
+        unordered: Columns whose arrays have no order.
         is_candidate: True for rows that may be paired.
     """
     is_in = {side: (F.col("_missing_in") != side) for side in (BATCH, STREAM)}
+    values = to_comparable_columns(rows, dict.fromkeys([*columns.names, *columns.keys]), unordered)
     rows = rows.withColumn("_candidate", is_candidate)
-    keys = [*map(quote_identifier, key_columns), "_candidate"]
+    keys = [*(values[name] for name in columns.keys), F.col("_candidate")]
     order = Window.partitionBy(*keys, "_missing_in").orderBy("_id")
     rows = rows.withColumn("_rank", F.row_number().over(order))
     pair = Window.partitionBy(*keys, "_rank")
-    content = F.struct(*map(quote_identifier, names))
+    content = F.struct(*(values[name].alias(name) for name in columns.names))
     contents = {f"_{side}_row": F.first(F.when(is_in[side], content), ignorenulls=True).over(pair) for side in is_in}
     slice_of_pair = F.first(F.when(is_in[BATCH], F.col("_slice")), ignorenulls=True).over(pair)
     rows = rows.transform(with_columns, {**contents, "_pair_slice": slice_of_pair})
     batch_row, stream_row = F.col(f"_{BATCH}_row"), F.col(f"_{STREAM}_row")
-    differing = [F.when(~batch_row[name].eqNullSafe(stream_row[name]), F.lit(name)) for name in names]
+    differing = [
+        F.when(~is_close(batch_row[name], stream_row[name], columns.tolerances.get(name)), F.lit(name))
+        for name in columns.names
+    ]
     is_paired = F.col("_candidate") & batch_row.isNotNull() & stream_row.isNotNull()
-    columns = {
+    changes = {
         "_changed": F.when(is_paired, F.array_compact(F.array(*differing))),
         "_slice": F.coalesce("_slice", F.when(is_paired, F.col("_pair_slice"))),
     }
-    return rows.transform(with_columns, columns).drop("_candidate", "_rank", "_pair_slice", *contents)
+    return rows.transform(with_columns, changes).drop("_candidate", "_rank", "_pair_slice", *contents)
 
 
 def _has_counterpart() -> Column:
@@ -279,7 +316,8 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
         yield _Rule("quarantined", only_stream & (F.col("_quarantined") >= F.col("_copies")))
     if batch.has_hidden_firings:
         yield _Rule("re-fired pane", only_stream & (F.col("_every_pane") == F.col("_stream")))
-    yield _Rule("emitted twice", only_stream & ~as_reference & (F.col("_batch") > 0))
+    is_emitted_twice = (F.col("_batch") > 0) & (F.col("_stream") > F.col("_batch"))
+    yield _Rule("emitted twice", only_stream & ~as_reference & is_emitted_twice)
     yield _Rule(CHANGED_VALUE, F.size("_changed") > 0, detail=F.concat_ws(", ", "_changed"))
     for in_table, view, is_described in (
         (only_stream, "batch", F.lit(True)),

@@ -18,9 +18,10 @@ from tidemark.comparison.causes import (
     is_unexplained_here,
 )
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.comparison.compared_columns import derive_emission
+from tidemark.comparison.compared_columns import ComparedColumns, derive_emission
 from tidemark.comparison.multiset_diff import BATCH, STREAM
 from tidemark.comparison.result import CHANGED_VALUE
+from tidemark.comparison.row_content import content_hash, list_unordered_columns
 from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config.sides import SideName
 from tidemark.formatting import quote_identifier
@@ -48,17 +49,16 @@ class StreamedRows:
             sources: Names of the input's columns in the rows, by their names in the input.
             view: The pipeline whose output the input is.
         """
-        rows = _rename(self.rows, sources).dropna(how="all").distinct().transform(_add_emission, view)
+        rows = _rename(self.rows, sources).dropna(how="all")
+        # Spark finds no distinct maps.
+        rows = rows.withColumn("_content", content_hash(rows, sources)).dropDuplicates(["_content"]).drop("_content")
+        rows = _add_emission(rows, view)
         names = [source for source, name in sources.items() if name in self.names]
         return StreamedRows(rows, names, F.lit(True))
 
 
 def find_causes(
-    differing: DataFrame,
-    views: ComparedViews,
-    names: Sequence[str],
-    key_columns: Sequence[str],
-    stream: StreamedRows | None,
+    differing: DataFrame, views: ComparedViews, columns: ComparedColumns, stream: StreamedRows | None
 ) -> tuple[DataFrame, tuple[SettingTrial, ...]]:
     """Add `DETAIL_COLUMNS` to differing rows, with causes in any join of a chain.
 
@@ -67,17 +67,16 @@ def find_causes(
     Args:
         differing: Rows of `MultisetDiff.differing`.
         views: The pipeline and the reference.
-        names: The compared columns.
-        key_columns: Columns that identify a row.
+        columns: The compared columns.
         stream: Rows of the stream, to search the settings under which it ran; None to search none.
 
     Returns:
         The rows, and the trials of other settings of this pipeline, the best first.
     """
-    rows = assign_causes(differing, views, names, key_columns)
+    rows = assign_causes(differing, views, columns)
     for side in views.upstreams:
-        rows = _look_up_input(rows, side, views, names, stream)
-    rows = _pair_unknown_rows(rows, names, key_columns) if views.upstreams else rows
+        rows = _look_up_input(rows, side, views, columns.exact, stream)
+    rows = _pair_unknown_rows(rows, columns, views) if views.upstreams else rows
     trials: tuple[SettingTrial, ...] = ()
     if stream and not rows.where(stream.is_in_range & is_unexplained_here()).isEmpty():
         rows, trials = attribute_to_settings(rows, views, stream.rows, stream.names)
@@ -99,7 +98,7 @@ def _look_up_input(
         return rows
     differing = _select_source_rows(opened, side, sources, views)
     streamed = stream.select_input(sources, upstream.batch) if stream else None
-    causes, _ = find_causes(differing, upstream, list(sources), list(sources), streamed)
+    causes, _ = find_causes(differing, upstream, ComparedColumns(list(sources), list(sources), {}), streamed)
     return _replace_causes(rows, causes, side, is_open, views)
 
 
@@ -176,14 +175,15 @@ def _replace_causes(
     return materialize(joined.transform(with_columns, columns).drop(*added), eager=True)
 
 
-def _pair_unknown_rows(rows: DataFrame, names: Sequence[str], key_columns: Sequence[str]) -> DataFrame:
+def _pair_unknown_rows(rows: DataFrame, compared: ComparedColumns, views: ComparedViews) -> DataFrame:
     """Report changed values where the first inputs of a chain do not contain a row of the stream."""
     is_unknown = (F.col("_missing_in") == BATCH) & (F.col("_cause") == MISSING) & F.col("_pipeline").isNotNull()
     if rows.where(is_unknown).isEmpty():
         return rows
     is_partner = (F.col("_missing_in") == STREAM) & ~F.col("_cause").isin("pending", CHANGED_VALUE)
     paired = rows.withColumnRenamed("_changed", "_changed_here")
-    paired = add_changed_columns(paired, names, key_columns, is_unknown | is_partner)
+    unordered = list_unordered_columns(views.batch.pipeline)
+    paired = add_changed_columns(paired, compared, unordered, is_unknown | is_partner)
     is_changed = F.coalesce(F.size("_changed") > 0, F.lit(False))
     columns: dict[str, Column] = {name: F.when(~is_changed, F.col(name)) for name in DETAIL_COLUMNS}
     columns["_cause"] = F.when(is_changed, CHANGED_VALUE).otherwise(F.col("_cause"))

@@ -10,6 +10,7 @@ from functools import cached_property, reduce
 from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
 
+from tidemark.comparison.row_content import content_hash
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.chain_files import load_upstreams
@@ -26,7 +27,6 @@ from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import ConsumedVersions
-from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import StoredInput
 from tidemark.timegrid.slices import Grid

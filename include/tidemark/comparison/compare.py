@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -17,9 +17,15 @@ from tidemark.comparison.cause_descriptions import CAUSES
 from tidemark.comparison.causes import DETAIL_COLUMNS, ComparedViews
 from tidemark.comparison.chain_causes import StreamedRows, find_causes
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.comparison.compared_columns import align_columns, find_key_columns, find_leading_columns
+from tidemark.comparison.compared_columns import (
+    ComparedColumns,
+    align_columns,
+    find_key_columns,
+    find_leading_columns,
+)
 from tidemark.comparison.multiset_diff import BATCH, STREAM, diff_multisets
 from tidemark.comparison.result import CHANGED_VALUE, Agreement, Cause, Comparison, ComparisonRequest, check_budget
+from tidemark.comparison.row_content import list_unordered_columns
 from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import is_live_table
@@ -27,6 +33,7 @@ from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant, from_micros, to_micros
 from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import UserError, prefix_errors
+from tidemark.formatting import quote_identifier
 from tidemark.ledger.adoption import find_adoption
 from tidemark.timegrid.time_columns import as_example_json, parse_example_json
 
@@ -50,30 +57,30 @@ def compare(
     began = time.monotonic()
     view = CommittedView.read(spark, pipeline, lake)
     reference_view = CommittedView.read(spark, reference, lake) if reference else None
-    request, adoption_notes = _exclude_adopted_slices(view, request)
     slices = _select_range(view, request)
     batch = view.read_emissions()
     with prefix_errors(request.origin):
-        stored = DeltaInput.find(spark, lake, request.table, request.version).read()
+        table = DeltaInput.find(spark, lake, request.table, request.version)
+        stored = table.read()
     stream, names, notes = align_columns(stored, batch, view, request)
-    notes += adoption_notes
+    notes += _list_range_notes(view, request, slices)
     tolerances = {
         name: request.float_tolerance
         for name in names
         if request.float_tolerance and isinstance(batch.schema[name].dataType, T.FractionalType)
     }
-    diff = diff_multisets(batch, stream, names, tolerances)
+    diff = diff_multisets(batch, stream, names, tolerances, list_unordered_columns(pipeline))
     leading = find_leading_columns(view, names)
     causes: tuple[Cause, ...] = ()
     trials: tuple[SettingTrial, ...] = ()
     counts: _Counts = {}
     if not diff.is_empty:
         views = ComparedViews(view, reference_view, to_micros(request.until) if request.until else None)
-        exact, is_in_range = [name for name in names if name not in tolerances], _is_in_range(request)
+        columns = ComparedColumns(names, find_key_columns(leading, names, request), tolerances)
+        is_in_range = _is_in_range(view, request, slices)
         can_search = reference_view is None and request.try_settings
-        searched = StreamedRows(stream, exact, is_in_range) if can_search else None
-        key_columns = find_key_columns(leading, names, request)
-        rows, trials = find_causes(diff.differing, views, names, key_columns, searched)
+        searched = StreamedRows(stream, columns.exact, is_in_range) if can_search else None
+        rows, trials = find_causes(diff.differing, views, columns, searched)
         if trials and not trials[0].is_supported:
             notes.append(f"no other settings explain more rows than they contradict; the best: {trials[0].summary}")
         rows = rows.where(is_in_range)
@@ -92,7 +99,8 @@ def compare(
         agreement=agreement,
         notes=tuple(notes),
         seconds=round(time.monotonic() - began, 1),
-        ignore_columns=request.ignore_columns,
+        table_version=table.version,
+        ignore_columns=(*request.ignore_columns, *tolerances),
         leading_columns=leading,
         setting_trials=trials,
         over_budget=check_budget(request.budget, agreement),
@@ -109,33 +117,39 @@ def _select_range(view: CommittedView, request: ComparisonRequest) -> range:
     grid, first = view.grid, view.first_published
     start = grid.parse_boundary(request.start, "--from") if request.start else first
     end = min(grid.parse_boundary(request.end, "--to"), view.end) if request.end else view.end
-    if end <= start:
+    slices = range(max(start, first), end)
+    if not any(number in view.ledger.entries for number in slices):
         raise UserError(
             f"{view.pipeline.name} has no committed slice from {grid.label(start)} to {grid.label(end)} (exclusive). "
             f"Choose a range within {grid.label(first)} to {grid.label(view.end)}."
         )
-    return range(start, end)
+    return slices
 
 
-def _exclude_adopted_slices(
-    view: CommittedView, request: ComparisonRequest
-) -> tuple[ComparisonRequest, tuple[str, ...]]:
-    """Begin the requested range after adopted slices, which have no emissions, and return a note."""
-    adoption = find_adoption(view.ledger.entries)
-    if adoption is None:
-        return request, ()
-    end = view.grid.datetime_of(adoption.end)
-    if request.start and request.start >= end:
-        return request, ()
-    note = f"slices before {view.grid.label(adoption.end)} are not compared: they are adopted from"
-    return replace(request, start=end), (f"{note} {adoption.source.table}",)
+def _list_range_notes(view: CommittedView, request: ComparisonRequest, slices: range) -> Iterator[str]:
+    """Yield a note for requested slices without emissions of the pipeline: adopted or skipped ones."""
+    label, adoption = view.grid.label, find_adoption(view.ledger.entries)
+    first, begins_later = slices[0], not request.start or request.start < view.grid.datetime_of(slices[0])
+    if begins_later and adoption:
+        yield f"slices before {label(first)} are not compared: they are adopted from {adoption.source.table}"
+    elif begins_later and first > 0:
+        yield f"slices before {label(first)} are not compared: they are not committed"
+    for start, end in _list_skipped_slices(view):
+        if start <= slices[-1] and end > first:
+            yield f"slices from {label(start)} to {label(end)} (exclusive) are not compared: they are not committed"
 
 
-def _is_in_range(request: ComparisonRequest) -> Column:
-    """Return True for rows of slices in the requested range, and for rows of unknown slices."""
-    slice_start, in_range = F.col("_slice"), F.lit(True)
-    if request.start:
-        in_range = in_range & (slice_start >= F.lit(request.start))
+def _list_skipped_slices(view: CommittedView) -> list[tuple[int, int]]:
+    """List the ranges of slices (start inclusive, end exclusive) that `run --from-empty-state` has skipped."""
+    return [(before + 1, after) for before, after in pairwise(view.ledger.entries) if after > before + 1]
+
+
+def _is_in_range(view: CommittedView, request: ComparisonRequest, slices: range) -> Column:
+    """Return True for rows of the compared slices, of slices that are not due yet, and of unknown slices."""
+    slice_start, datetime_of = F.col("_slice"), view.grid.datetime_of
+    in_range = slice_start >= F.lit(datetime_of(slices[0]))
+    for start, end in _list_skipped_slices(view):
+        in_range &= (slice_start < F.lit(datetime_of(start))) | (slice_start >= F.lit(datetime_of(end)))
     if request.end:
         in_range = in_range & (slice_start < F.lit(request.end))
     return F.coalesce(in_range, F.lit(True))
@@ -153,7 +167,8 @@ def _collect_causes(rows: DataFrame, counts: _Counts, names: list[str], examples
     """Return the causes in the order of `CAUSES`, each with so many examples."""
     changed = F.when(F.col("_cause") == CHANGED_VALUE, F.col("_changed")).alias("_changed")
     hashes = (f"_{side}" for side in SIDES)
-    content = as_example_json(F.struct(*names, "_slice", *DETAIL_COLUMNS[1:], changed, *hashes))
+    shown_columns = dict.fromkeys(map(quote_identifier, (*names, "_emission", "_slice", *DETAIL_COLUMNS[1:])))
+    content = as_example_json(F.struct(*shown_columns, changed, *hashes))
     by_cause = Window.partitionBy("_cause", "_missing_in").orderBy("_slice", content)
     first = rows.withColumn("_rank", F.row_number().over(by_cause)).where(F.col("_rank") <= examples)
     collected = first.select("_cause", "_missing_in", "_rank", content.alias("row")).collect()

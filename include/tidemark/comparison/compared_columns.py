@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
@@ -25,6 +26,22 @@ NOT_COMPARED = ("_slice", "_pane", "_result_time")
 _TIME_TYPES = (T.TimestampType, T.TimestampNTZType, T.DateType)
 
 
+@dataclass(frozen=True)
+class ComparedColumns:
+    """The columns of a comparison."""
+
+    names: Sequence[str]
+    keys: Sequence[str]
+    """Columns that identify a row."""
+    tolerances: Mapping[str, float]
+    """Columns that may differ, with the largest accepted difference."""
+
+    @property
+    def exact(self) -> list[str]:
+        """The columns without a tolerance, by which equal rows are found."""
+        return [name for name in self.names if name not in self.tolerances]
+
+
 def align_columns(
     stream: DataFrame, batch: DataFrame, view: CommittedView, request: ComparisonRequest
 ) -> tuple[DataFrame, list[str], list[str]]:
@@ -33,7 +50,7 @@ def align_columns(
     Returns:
         The rows, the columns to compare, and notes for the user. If types differ, the rows also have the column
         `multiset_diff.INEXACT`: True if the batch's type cannot hold a value. Such a value is null, unless the column
-        has a tolerance.
+        has a tolerance. A derived `_emission` is a further column, which follows from the others and is not compared.
 
     Raises:
         UserError: a column to ignore does not exist.
@@ -46,9 +63,9 @@ def align_columns(
         if name not in batch.columns:
             raise UserError(f"ignore_columns: {_describe_missing('the emissions', name, batch.columns)}")
     names = [name for name in batch.columns if name not in ignored]
-    if "_emission" in names and "_emission" not in stream.columns:
-        emission = derive_emission(stream, view)
-        stream = stream if emission is None else stream.withColumn("_emission", emission)
+    derived = None if "_emission" in names and "_emission" in stream.columns else derive_emission(stream, view)
+    if derived is not None:
+        names = [name for name in names if name != "_emission"]
     for name in [name for name in names if name not in stream.columns]:
         if name not in optional:
             missing = _describe_missing(f"table {request.table}", name, stream.columns)
@@ -62,6 +79,8 @@ def align_columns(
     cast_columns = [name for name in names if stream.schema[name].dataType.simpleString() != types[name].simpleString()]
     casts = {name: _cast(stream, name, types[name], request) for name in cast_columns}
     columns = [casts[name][0].alias(name) if name in casts else F.col(quote_identifier(name)) for name in names]
+    if derived is not None:
+        columns.append(derived.alias("_emission"))
     if casts:
         columns.append(reduce(or_, (is_inexact for _, is_inexact in casts.values())).alias(INEXACT))
     return stream.select(*columns), names, notes

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from tidemark.comparison.compared_columns import NOT_COMPARED
 from tidemark.comparison.in_memory_replay import count_rows, replay_slices
 from tidemark.comparison.multiset_diff import BATCH, STREAM, diff_multisets
+from tidemark.comparison.row_content import content_hash
 from tidemark.config import Pipeline, with_overrides
 from tidemark.config.pipeline import Dialect
 from tidemark.config.sides import SIDES, SideName
@@ -30,7 +31,6 @@ from tidemark.formatting import quote_identifier
 from tidemark.joins.keys import key_sql_over_pair
 from tidemark.joins.output_schema import select_emissions
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
-from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.dataframe_utils import with_columns
@@ -53,7 +53,7 @@ RULES = {
     "cleanup timer": "Flink's SQL kept expired rows longer before 1.18",
     "sessions": "of both inputs together, or of each by itself",
     "eviction": "the ms at which a buffered row is evicted",
-    "not derived": "none of these",
+    "not derived": "no rule explains the row",
 }
 """Every rule with a description; each but the last is a section of docs/dialects.md."""
 

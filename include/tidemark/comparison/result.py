@@ -103,8 +103,10 @@ class Comparison:
     agreement: tuple[Agreement, ...]
     notes: tuple[str, ...]
     seconds: float
+    table_version: int | None = None
+    """Version of the stream's table that was compared."""
     ignore_columns: tuple[str, ...] = ()
-    """Columns that were not compared, by request."""
+    """Columns that identify no input row: those ignored by request, or compared with a tolerance."""
     leading_columns: tuple[str, ...] = ()
     """The most informative columns of a row: keys, event times and bounds of windows."""
     setting_trials: tuple[SettingTrial, ...] = ()

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.in_memory_replay import replay_lanes, replay_slices, tune_for_replays
+from tidemark.comparison.row_content import content_hash, list_unordered_columns
 from tidemark.comparison.setting_candidates import SettingChanges, suggest_settings
 from tidemark.comparison.setting_trials import SettingTrial, combine_settings, sort_trials
 from tidemark.config import with_overrides
@@ -24,7 +25,6 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.execution.lane_replay import add_lane
 from tidemark.formatting import quote_identifier
 from tidemark.joins.output_schema import select_emissions
-from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.engine import get_engine
 from tidemark.spark.materialization import materialize
@@ -137,6 +137,8 @@ class _RowHasher:
     input_columns: dict[SideName, dict[str, str]]
     """Compared columns of each input, by their names in the emissions."""
     other_columns: list[str]
+    unordered: tuple[str, ...]
+    """Columns whose arrays have no order."""
     from_input_hashes: bool
     """True if hashes of the input rows suffice, so that a replay need not carry their columns."""
 
@@ -149,7 +151,8 @@ class _RowHasher:
         other_columns = [name for name in names if not any(name in columns for columns in input_columns.values())]
         is_plain = view.pipeline.join.condition is None and view.pipeline.explode is None
         from_hashes = set(other_columns).issubset(PROVENANCE_COLUMNS) and is_plain
-        return cls(input_columns, other_columns, from_input_hashes=from_hashes)
+        unordered = list_unordered_columns(view.pipeline)
+        return cls(input_columns, other_columns, unordered, from_input_hashes=from_hashes)
 
     def hash(self, rows: DataFrame) -> Column:
         """Return a hash of emissions."""
@@ -174,7 +177,7 @@ class _RowHasher:
         return self._combine(rows, [F.col(f"{side}__hash") for side, columns in self.input_columns.items() if columns])
 
     def _combine(self, rows: DataFrame, parts: Sequence[Column]) -> Column:
-        return F.xxhash64(*parts, *([content_hash(rows, self.other_columns)] if self.other_columns else []))
+        return F.xxhash64(*parts, content_hash(rows, self.other_columns, self.unordered))
 
 
 def _hash_side(rows: DataFrame, names: Sequence[str]) -> Column:
