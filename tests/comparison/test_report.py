@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from dataclasses import replace
 
 from pyspark.sql import functions as F
 
@@ -10,6 +11,8 @@ from tests.comparison.conftest import LEFT_JOIN
 from tidemark import cli
 from tidemark.comparison import ComparisonRequest
 from tidemark.comparison.chain_history import explain_rows
+from tidemark.comparison.committed_view import CommittedView
+from tidemark.comparison.row_lookup import find_minimal_key
 from tidemark.ledger.ledger import Ledger
 from tidemark.report import Invocation, collect_report_data
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
@@ -86,6 +89,11 @@ def test_report_agrees_with_committed_tables(
     assert shlex.split(report["commands"][-1])[1:] == [*command, "--json"]
     differing = {setting["name"] for setting in report["settings"] if len(set(setting["values"])) > 1}
     assert differing == {"clock", "left.arrival.column", "right.arrival.column"}
+    assert report["versions"]["stream"] == comparison["table_version"] == 0
+    view = CommittedView.read(spark, by_arrival, str(lake))
+    # Without erased rows.
+    sources = tuple(replace(each, side=replace(each.side, excluded_predicates=("true",))) for each in view.inputs)
+    assert find_minimal_key(replace(view, inputs=sources), first["history"]["side"], first["key"]) is None
     assert all("1 unexplained" in files[kind].read_text() for kind in ("html", "md"))
 
 

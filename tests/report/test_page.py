@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from zoneinfo import ZoneInfo
 
 import pandas as pd
@@ -12,14 +13,24 @@ import pytest
 from tests.report.sample_reports import HOSTILE, START, create_report, create_report_without_differences
 from tidemark.comparison import CAUSES
 from tidemark.comparison.cause_descriptions import REMEDIES
+from tidemark.config import load_pipeline
+from tidemark.config.candidate_version import to_candidate
 from tidemark.config.local_days import DAY_MICROS
 from tidemark.config.types import parse_instant, to_micros
 from tidemark.errors import UserError
-from tidemark.report import check_paths, write_report
-from tidemark.report.data import MAX_PERIODS, _choose_period_length, _create_bounds, _resample, _to_local_times
+from tidemark.report import Invocation, check_paths, write_report
+from tidemark.report.data import (
+    MAX_PERIODS,
+    _choose_period_length,
+    _create_bounds,
+    _create_explain_command,
+    _list_commands,
+    _resample,
+    _to_local_times,
+)
 from tidemark.report.lateness import choose_trial_delays, choose_varied_input
 from tidemark.report.quality_trends import _create_spans, _SpanGrid
-from tidemark.report.render import render_html, render_json, render_markdown
+from tidemark.report.render import create_environment, render_html, render_json, render_markdown
 from tidemark.timegrid.slices import Grid, LocalDayGrid
 
 PARTS = ["agreement", "causes", "lateness", "what-if", "state", "row-histories", "settings", "repeat"]
@@ -227,6 +238,28 @@ def test_trend_of_check_with_two_results_per_slice_has_failures_of_both():
     spans = list(_create_spans(values, _SpanGrid(Grid(0, 3_600_000_000), 1), failed))
 
     assert [(span.max_value, span.worst_failure) for span in spans] == [(3, 3), (2, 0)]
+
+
+def test_cell_of_a_markdown_table_has_no_links_and_images():
+    cell = create_environment().filters["cell"]
+
+    assert cell("![x](http://y) [a](b) `c` <d> e|f \\") == r"!\[x\](http://y) \[a\](b) \`c\` &lt;d> e\|f \\"
+
+
+def test_commands_of_a_report_use_the_candidate():
+    live = load_pipeline("flights_weather")
+    candidate = to_candidate(live, "wide")
+    invocation = Invocation(("compare", "report"), "flights_weather", None, None)
+    views = [
+        SimpleNamespace(pipeline=pipeline, grid=SimpleNamespace(label=str), end=7) for pipeline in (candidate, live)
+    ]
+    example = create_report().row_histories[0]
+
+    first, second, _ = _list_commands(invocation, views)
+    assert first == "tidemark run flights_weather --candidate wide --to 7"
+    assert second == f"tidemark run {live.command_argument} --to 7"
+    command = _create_explain_command(invocation, candidate, replace(example, is_reference=False, key={"k": "x"}))
+    assert command == "tidemark explain flights_weather --candidate wide --left k=x"
 
 
 def test_each_cause_has_a_remedy():

@@ -12,7 +12,7 @@ from pyspark.sql import Row, SparkSession
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.compared_columns import find_leading_columns
 from tidemark.comparison.row_history import RowHistory, describe_emission, read_row_history
-from tidemark.comparison.row_lookup import MAX_ROWS, find_emissions, find_rows, format_row
+from tidemark.comparison.row_lookup import MAX_ROWS, find_emissions, find_rows, format_row, is_nameable
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.chain_files import load_readers
@@ -100,8 +100,7 @@ def _list_input_options(upstream: CommittedView, row: Mapping[str, Any]) -> Iter
     leading = find_leading_columns(upstream, list(row))
     for side in SIDES:
         columns = upstream.map_columns(side)
-        # A command line cannot name a column with a comma or an equals sign.
-        names = [name for name in leading if name in columns and not set(",=") & set(columns[name])]
+        names = [name for name in leading if name in columns and is_nameable(columns[name])]
         values = {columns[name]: row[name] for name in names if row[name] is not None}
         if values:
             yield f" --{side} {shlex.quote(format_row(values))}"

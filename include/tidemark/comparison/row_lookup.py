@@ -50,6 +50,11 @@ def parse_row(text: str) -> dict[str, str]:
     raise ValueError(f"{text!r} is not a row. Write columns and values, such as 'carrier=UA,flight=1545'.")
 
 
+def is_nameable(column: str) -> bool:
+    """Return True if `parse_row` can read the name of a column: it has no comma and no equals sign."""
+    return not set(",=") & set(column)
+
+
 def format_row(values: Mapping[str, Any]) -> str:
     """Format values of a row as `parse_row` reads them.
 
@@ -131,17 +136,18 @@ def find_minimal_key(view: CommittedView, side: SideName, row: Mapping[str, str]
     """Find the fewest values that identify a row: key and event time, with one more column or all if necessary.
 
     Returns:
-        None if the input contains no such row, or more than `MAX_ROWS`.
+        None if the input contains no such row, because it was erased for example, or more than `MAX_ROWS`.
     """
     source, pipeline = view.inputs[SIDES.index(side)], view.pipeline
     keys = (pair.list_column_candidates(side) for pair in pipeline.join.keys)
     usual = {getattr(pipeline, side).event_time.column}.union(*keys)
-    has_value = {name: has_value(source, name, value) for name, value in row.items()}
+    conditions = {name: has_value(source, name, value) for name, value in row.items()}
     base = {name: value for name, value in row.items() if name in usual}
-    in_base = reduce(Column.__and__, (has_value[name] for name in base), F.lit(True))
-    narrowed_counts = [F.count_if(in_base & condition) for condition in has_value.values()]
-    is_equal = reduce(Column.__and__, has_value.values())
-    counts = source.table.read().agg(F.count_if(in_base), F.count_if(is_equal), *narrowed_counts).first()
+    in_base = reduce(Column.__and__, (conditions[name] for name in base), F.lit(True))
+    narrowed_counts = [F.count_if(in_base & condition) for condition in conditions.values()]
+    is_equal = reduce(Column.__and__, conditions.values())
+    rows = _read_rows(view, side, F.lit(True)).select(f"{side}.*")
+    counts = rows.agg(F.count_if(in_base), F.count_if(is_equal), *narrowed_counts).first()
     assert counts is not None, "an aggregate has one row"
     base_count, equal_count, *narrowed = counts
     if not 0 < equal_count <= MAX_ROWS:

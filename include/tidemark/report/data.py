@@ -18,9 +18,9 @@ from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.row_lookup import format_row
 from tidemark.comparison.what_if import WhatIf, vary_setting
 from tidemark.config import Pipeline
+from tidemark.config.candidate_version import get_candidate_name
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_duration, format_instant, parse_instant
-from tidemark.delta.table_reader import DeltaInput
 from tidemark.report.example_rows import ExampleCollector, ExampleHistory, ExplainedCause
 from tidemark.report.lateness import LatenessSummary, choose_trial_delays, choose_varied_input, summarize_lateness
 
@@ -165,7 +165,7 @@ def collect_report_data(
     no_what_if_reason: str | None = "disabled by --no-what-if"
     if include_what_if:
         what_if, no_what_if_reason = _try_delays(spark, stream, lateness, stream_slices, lake)
-    versions = {request.table: DeltaInput.find(spark, lake, request.table).version}
+    versions = {} if comparison.table_version is None else {comparison.table: comparison.table_version}
     for view in views:
         versions |= dict(zip((source.table.name for source in view.inputs), view.last.versions, strict=True))
     return ReportData(
@@ -187,7 +187,10 @@ def collect_report_data(
         versions=versions,
         commands=tuple(_list_commands(invocation, views)),
         explain_commands={
-            example.name: _create_explain_command(invocation, stream.pipeline, example) for example in histories
+            example.name: _create_explain_command(
+                invocation, (stream if example.is_reference else batch).pipeline, example
+            )
+            for example in histories
         },
     )
 
@@ -324,15 +327,24 @@ def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 def _list_commands(invocation: Invocation, views: Sequence[CommittedView]) -> Iterator[str]:
     names = (invocation.pipeline, invocation.reference or views[-1].pipeline.command_argument)
     for name, view in zip(names, views, strict=False):
-        yield _join_command("run", name, "--to", view.grid.label(view.end), *_get_lake_option(invocation))
+        arguments = (name, *_get_candidate_option(view.pipeline), "--to", view.grid.label(view.end))
+        yield _join_command("run", *arguments, *_get_lake_option(invocation))
     yield _join_command(*invocation.arguments)
 
 
-def _create_explain_command(invocation: Invocation, stream: Pipeline, example: ExampleHistory) -> str:
+def _create_explain_command(invocation: Invocation, compared: Pipeline, example: ExampleHistory) -> str:
+    if example.command_argument:
+        arguments: tuple[str, ...] = (example.command_argument,)
+    else:
+        reference = invocation.reference or compared.command_argument
+        arguments = (reference if example.is_reference else invocation.pipeline, *_get_candidate_option(compared))
     row = format_row(example.key)
-    compared = (invocation.reference or stream.command_argument) if example.is_reference else invocation.pipeline
-    name = example.command_argument or compared
-    return _join_command("explain", name, f"--{example.history.side}", row, *_get_lake_option(invocation))
+    return _join_command("explain", *arguments, f"--{example.history.side}", row, *_get_lake_option(invocation))
+
+
+def _get_candidate_option(pipeline: Pipeline) -> tuple[str, ...]:
+    name = get_candidate_name(pipeline)
+    return ("--candidate", name) if name else ()
 
 
 def _get_lake_option(invocation: Invocation) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from tidemark.comparison.cause_descriptions import REMEDIES
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.result import Cause
 from tidemark.comparison.row_history import RowHistory, read_row_histories
-from tidemark.comparison.row_lookup import find_minimal_key
+from tidemark.comparison.row_lookup import find_minimal_key, is_nameable
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, from_micros
 from tidemark.formatting import format_lateness
@@ -106,7 +106,7 @@ class ExampleCollector:
         values = {
             columns[name]: _format_value(value)
             for name, value in join.row.items()
-            if name in columns and _is_scalar(value)
+            if name in columns and _is_scalar(value) and is_nameable(columns[name])
         }
         is_reference = view is not join.batch
         identity = (join.batch.pipeline.name, is_reference, side, *values.items())

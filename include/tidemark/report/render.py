@@ -89,6 +89,8 @@ def select_columns(data: ReportData, examples: Sequence[dict[str, object]]) -> l
 
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+_MARKDOWN_SYNTAX = re.compile(r"[\\|\[\]`]")
+"""Characters that would end a table cell, or begin a link, an image or code."""
 _ZERO_UNITS = re.compile(r"(?<=:\d\d)(:00)?\.000Z$")
 _HELPERS = {"narrative": narrative, "columns": select_columns, "format_count": format_count}
 
@@ -113,5 +115,5 @@ def create_environment(package: str = "tidemark.report") -> Environment:
     filters["breakable"] = lambda name: Markup(re.sub(r"(?<=[_/])", "<wbr>", str(escape(name))))  # noqa: S704
     filters["times"] = lambda text: Markup(_INSTANT.sub(r"<time>\g<0></time>", str(escape(text))))  # noqa: S704
     filters["value"] = lambda value: "" if value is None else _ZERO_UNITS.sub("Z", format_value(value))
-    filters["cell"] = lambda value: str(value).replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    filters["cell"] = lambda value: _MARKDOWN_SYNTAX.sub(r"\\\g<0>", str(value)).replace("<", "&lt;").replace("\n", " ")
     return environment
