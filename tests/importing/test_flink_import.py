@@ -13,12 +13,14 @@ import yaml
 from tests.importing.recorded_planner import SCRIPTS, list_scripts, read_answers, write_reference_script
 from tests.importing.reference_pipelines import PIPELINES
 from tidemark.cli.app import main
+from tidemark.cli.draft_output import parse_settings
 from tidemark.config import load_pipeline
 from tidemark.errors import ImportRefusedError, PipelineFileError
 from tidemark.importing import flink_planner
 from tidemark.importing.draft_completion import ImportOptions, create_draft
 from tidemark.importing.flink_bounds import CLEANUP, TIME_ZONE
 from tidemark.importing.flink_join import IDLE_TIMEOUT
+from tidemark.importing.flink_output import read_output
 from tidemark.importing.flink_plan import create_plan
 from tidemark.importing.sources import import_compiled_plan
 
@@ -202,6 +204,32 @@ def test_import_lists_what_follows_the_join(number, omitted, import_script, tmp_
 
     assert f"- {omitted}" in capsys.readouterr().out
     assert f"# - {omitted}" in (tmp_path / "filters.yaml").read_text()
+
+
+def test_import_of_a_join_with_several_sinks_lists_their_filters():
+    types = {2: "calc_1", 3: "calc_1", 4: "sink_2", 5: "calc_1", 6: "sink_2", 7: "group-aggregate_1", 8: "calc_1"}
+    nodes = [{"id": 1, "type": "stream-exec-interval-join_1"}]
+    nodes += [{"id": number, "type": f"stream-exec-{kind}"} for number, kind in types.items()]
+    for number in (2, 5, 8):
+        nodes[number - 1] |= {"condition": {"kind": "CALL"}, "description": f"Calc {number}"}
+    edges = [(1, 2), (2, 4), (1, 3), (3, 5), (5, 6), (3, 7), (7, 8)]
+    content = {"flinkVersion": "2.3", "nodes": nodes, "edges": [{"source": a, "target": b} for a, b in edges]}
+    plan = create_plan(content)
+
+    output = read_output(plan, plan.nodes[1], (), inner=True)
+
+    assert (output.select, output.conditions) == ({}, ())
+    assert [(omission.subject, omission.reason.partition(". Filter")[0]) for omission in output.omissions] == [
+        ("select", "2 operators read the rows of the join. The emissions have all columns."),
+        ("filter after the join", "node 2: Calc 2"),
+        ("filter after the join", "node 5: Calc 5"),
+        ("operator after the join", "The pipeline ends with the join, before node 7: group-aggregate"),
+    ]
+
+
+@pytest.mark.parametrize(("text", "value"), [("2.10", "2.10"), ("'2.2'", "2.2"), ("2.1", "2.1")])
+def test_set_reads_a_flink_version_as_text(text, value):
+    assert parse_settings([f"flink_version={text}", "float=2.1"]) == {"flink_version": value, "float": 2.1}
 
 
 REASONS = {

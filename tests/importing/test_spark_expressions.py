@@ -70,6 +70,8 @@ def test_expression_is_written_as_sql(nodes, sql):
         ((node("Cast", 1, dataType="string", timeZoneId="Europe/Berlin"), attribute(2)), "time zone Europe/Berlin"),
         ((node("Cast", 1, dataType="date", timeZoneId="Europe/Berlin"), attribute(3)), "time zone Europe/Berlin"),
         ((node("PythonUDF", 1), attribute(1)), "has PythonUDF"),
+        ((node("Cast", 1, dataType="integer", evalMode="TRY"), attribute(3)), "has try_cast"),
+        ((node("TryAdd", 1, replacement=0), node("Add", 2), attribute(1), literal("1", "integer")), "has TryAdd"),
         ((attribute(9),), "has attribute a"),
         ((literal("2024-01-01", "date"),), "a constant of type date"),
         ((node("Like", 2), attribute(3), literal("10\\%", "string")), "has Like"),

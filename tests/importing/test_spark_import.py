@@ -10,10 +10,11 @@ from tidemark.cli.app import main
 from tidemark.config import load_pipeline
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant
+from tidemark.errors import UserError
 from tidemark.importing.draft_completion import ImportOptions, _create_table, create_draft
 from tidemark.importing.pipeline_writer import format_pipeline_file
 from tidemark.importing.spark_join import import_spark_join
-from tidemark.importing.spark_query import read_plan, read_settings
+from tidemark.importing.spark_query import _find_function, read_plan, read_settings
 from tidemark.importing.stream_join import StreamInput
 from tidemark.sources.resolution import open_inputs
 from tidemark.spark.temporary_settings import override_settings
@@ -160,6 +161,11 @@ def random_filter():
     return watermarked[0].where(F.rand() < 0.1).join(watermarked[1], F.expr(f"{SAME} AND clickTime = impressionTime"))
 
 
+def cast_filter():
+    first = watermarked[0].where("try_cast(CAST(impressionId AS STRING) AS INT) > 2")
+    return first.join(watermarked[1], F.expr(f"{SAME} AND clickTime = impressionTime"))
+
+
 def null_safe():
     return watermarked[0].join(watermarked[1], F.expr("impressionId <=> clickId AND clickTime = impressionTime"))
 
@@ -184,6 +190,7 @@ REASONS = {
     "chained": "there are 2 joins. Choose with --join N: 1: inner join; 2: left join",
     "time_as_key": "compares the event time of one input with another column",
     "random_filter": "a filter of an input has Rand",
+    "cast_filter": "a filter of an input has try_cast",
     "null_safe": "is compared by <=>",
     "uneven": "windows of different sizes",
     "broken": "broken failed: ValueError: no broker",
@@ -288,6 +295,17 @@ def test_table_of_a_stream_is_relative_to_the_lake_root(path, table, tmp_path, m
     source = StreamInput("delta", {}, "delta", path)
 
     assert _create_table("left", source, None, str(tmp_path / "lake")).value == table
+
+
+def test_import_of_an_invalid_module_is_one_line(queries, tmp_path):
+    (tmp_path / "invalid_queries.py").write_text("def build(:")
+    for source, message in (
+        (":build", ":build names no module"),
+        ("invalid_queries:build", "invalid_queries failed: SyntaxError: .* Import it in a Python session first"),
+        (".queries:build", ".queries failed: TypeError"),
+    ):
+        with pytest.raises(UserError, match=message):
+            _find_function(source)
 
 
 def test_import_of_an_unknown_module_is_one_line(spark, queries, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,16 @@ from tidemark.importing.pipeline_writer import format_pipeline_file
 
 
 def parse_settings(texts: Iterable[str] | None) -> dict[str, Any]:
-    """Parse the options `--set NAME=VALUE`, whose values are YAML.
+    """Parse the options `--set NAME=VALUE`, whose values are YAML. A Flink version is text, although 2.10 is a number.
 
     Raises:
         UserError: One has no value.
     """
-    return {key: _parse_value(value) for key, value in (split_option("--set", text) for text in texts or ())}
+    settings = dict(split_option("--set", text) for text in texts or ())
+    return {
+        name: text if name == "flink_version" and re.fullmatch(r"[\d.]+", text) else _parse_value(text)
+        for name, text in settings.items()
+    }
 
 
 def split_option(option: str, text: str) -> tuple[str, str]:

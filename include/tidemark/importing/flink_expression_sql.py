@@ -16,6 +16,9 @@ from tidemark.importing.written_expressions import write_column
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "INT", "BIGINT")
 _EXACT = (*_INTEGERS, "DECIMAL")
 _TEXT = ("CHAR", "VARCHAR", "STRING")
+_PLAIN = (*_INTEGERS, "BOOLEAN", "FLOAT", "DOUBLE", "DATE")
+"""Types without a precision, a length or parts."""
+_TIMESTAMPS = ("TIMESTAMP", "TIMESTAMP_LTZ")
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _POSTFIX = ("IS NULL", "IS NOT NULL", "IS TRUE", "IS NOT TRUE", "IS FALSE", "IS NOT FALSE")
 _COMPARABLE = ({*_EXACT}, {*_INTEGERS, "DOUBLE"}, {"DECIMAL", "FLOAT", "DOUBLE"}, {*_TEXT})
@@ -134,7 +137,9 @@ def _write_cast(operand: Expression, dtype: str) -> str:
     """Write a cast that loses nothing. Other casts differ in rounding, overflow or text."""
     _check_padding(operand)
     source, target = get_type_root(_get_dtype(operand)), get_type_root(dtype)
-    if source == target and source not in {"DECIMAL", "CHAR", "VARCHAR"}:
+    if source == target and (source in _PLAIN or _get_dtype(operand) == dtype):
+        return _write(operand)
+    if source == target and source in _TIMESTAMPS and _get_length(dtype) >= _get_length(_get_dtype(operand)):
         return _write(operand)
     if source in _TEXT and target in _TEXT and _get_length(dtype) >= _get_length(_get_dtype(operand)):
         return _write(operand)
@@ -146,6 +151,7 @@ def _write_cast(operand: Expression, dtype: str) -> str:
 
 
 def _get_length(dtype: str) -> int:
+    """Return the length or precision of a type."""
     match = re.search(r"\((\d+)\)", dtype)
     return int(match[1]) if match else 1
 

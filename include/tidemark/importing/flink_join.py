@@ -237,7 +237,7 @@ def _list_job_omissions(
     inputs: Mapping[SideName, PlanInput], job: JobSettings, *, is_interval: bool, is_chained: bool
 ) -> Iterator[Omission]:
     if not job.is_job_plan:
-        yield Omission("flink_version", "The planner is not the job's own. Pass --set flink_version=X.Y.")
+        yield Omission("flink_version", "The job's Flink may be older than the planner. Pass --set flink_version=X.Y.")
     if is_interval and CLEANUP not in job.settings:
         yield Omission(
             "join.min_cleanup_interval", f"A plan does not have it. If the job sets it, pass --conf {CLEANUP}=T."

@@ -41,7 +41,9 @@ def read_output(plan: FlinkPlan, node: PlanNode, pair: Sequence[Expression], *, 
     consumers = plan.list_consumers(node)
     calcs = [consumer for consumer in consumers if consumer.kind == "calc"]
     if len(consumers) != 1 or not calcs:
-        return JoinOutput({}, (), tuple(_list_operators(plan, node)))
+        several = f"{len(consumers)} operators read the rows of the join. The emissions have all columns."
+        select_omissions = [Omission("select", several)] if calcs else []
+        return JoinOutput({}, (), (*select_omissions, *_list_operators(plan, node)))
     [calc] = calcs
     conditions: tuple[Expression, ...] = ()
     omissions = list(_list_operators(plan, calc))
@@ -50,7 +52,7 @@ def read_output(plan: FlinkPlan, node: PlanNode, pair: Sequence[Expression], *, 
         if inner and _can_write(parsed):
             conditions = tuple(list_conjuncts(parsed))
         else:
-            omissions.insert(0, Omission("filter after the join", f"{calc.title}. Filter the emissions when reading."))
+            omissions.insert(0, _omit_filter(calc))
     select, selected_omissions = _read_select(plan, calc, pair)
     return JoinOutput(select, conditions, (*selected_omissions, *omissions))
 
@@ -63,12 +65,25 @@ def _can_write(expression: Expression) -> bool:
     return True
 
 
-def _list_operators(plan: FlinkPlan, node: PlanNode) -> Iterator[Omission]:
-    """Yield the operators after a node, whose results the pipeline does not have."""
+def _omit_filter(calc: PlanNode) -> Omission:
+    return Omission("filter after the join", f"{calc.title}. Filter the emissions when reading.")
+
+
+def _list_operators(plan: FlinkPlan, node: PlanNode, *, reads_emissions: bool = True) -> Iterator[Omission]:
+    """Yield the operators after a node, whose results the pipeline does not have.
+
+    Args:
+        plan: The plan.
+        node: The node.
+        reads_emissions: True if the node's rows are emissions, so that a filter of them is one of emissions.
+    """
     for consumer in plan.list_consumers(node):
-        if consumer.kind not in _PASSED:
+        is_passed = consumer.kind in _PASSED
+        if not is_passed:
             yield Omission("operator after the join", f"The pipeline ends with the join, before {consumer.title}")
-        yield from _list_operators(plan, consumer)
+        elif reads_emissions and consumer.content.get("condition"):
+            yield _omit_filter(consumer)
+        yield from _list_operators(plan, consumer, reads_emissions=reads_emissions and is_passed)
 
 
 def _read_select(plan: FlinkPlan, calc: PlanNode, pair: Sequence[Expression]) -> tuple[Section, list[Omission]]:

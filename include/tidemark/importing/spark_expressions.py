@@ -56,6 +56,8 @@ _BETWEEN = ("input", "lower", "upper")
 _UTC = (None, "UTC", "Etc/UTC", "GMT", "Z")
 _TIMES = ("timestamp", "timestamp_ntz", "date")
 _NUMBERS = ("byte", "short", "integer", "long")
+EVAL_MODE, TRY = "evalMode", "TRY"
+"""Field of a cast, and its value for `try_cast`, which is null where CAST fails."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,9 @@ def parse_expression(tree: Tree, attributes: Mapping[int, Expression]) -> Expres
         return Call("And", tuple(Call(name, (value, bound), "boolean") for name, bound in comparisons), "boolean")
     operands = tuple(parse_expression(child, attributes) for child in tree.children)
     dtype = str(tree.fields.get("dataType", ""))
-    if tree.kind in ("Alias", "KnownNullable", "KnownNotNull") or tree.fields.get("replacement") == 0:
+    # The replacement of try_add and the like is an operator whose JSON does not show that an error becomes null.
+    is_replaced = tree.fields.get("replacement") == 0 and not tree.kind.startswith("Try")
+    if tree.kind in ("Alias", "KnownNullable", "KnownNotNull") or is_replaced:
         return operands[0]
     if tree.kind == "PreciseTimestampConversion":
         return Call("Micros", operands, "long") if tree.fields["fromType"] == "timestamp" else operands[0]
@@ -127,15 +131,17 @@ def parse_expression(tree: Tree, attributes: Mapping[int, Expression]) -> Expres
                 return Column((*path, str(tree.fields["name"])), "", side)
         return Call(f"GetStructField {tree.fields['ordinal']}", operands, "")
     if tree.kind == "Cast":
-        return _parse_cast(operands[0], dtype, tree.fields.get("timeZoneId"))
+        return _parse_cast(operands[0], dtype, tree.fields.get("timeZoneId"), is_try=tree.fields.get(EVAL_MODE) == TRY)
     if tree.kind == "CreateNamedStruct" and (window := _parse_window(operands)):
         return window
     return Call(tree.kind, operands, "timestamp" if tree.kind == "TimestampAddInterval" else dtype)
 
 
-def _parse_cast(operand: Expression, dtype: str, zone: Any) -> Expression:
+def _parse_cast(operand: Expression, dtype: str, zone: Any, *, is_try: bool) -> Expression:
     if uncast := _drop_cast(operand, dtype):
         return uncast
+    if is_try:
+        return Call("try_cast", (operand,), dtype)
     name = f"a cast in the time zone {zone}" if _depends_on_zone(operand, dtype, zone) else "Cast"
     return Call(name, (operand,), dtype)
 

@@ -14,12 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.errors import ImportRefusedError, UserError
 from tidemark.formatting import to_single_line
-from tidemark.importing.spark_expressions import Tree, parse_tree
+from tidemark.importing.spark_expressions import EVAL_MODE, TRY, Tree, parse_tree
 from tidemark.importing.spark_input import DELAY, FORMAT, OPTIONS
 from tidemark.importing.spark_join import ALLOW_MULTIPLE, ANSI, NO_DATA_BATCHES, POLICY
 from tidemark.spark.engine import require_classic_session
 
 _DEFAULTS = {POLICY: "min", ALLOW_MULTIPLE: "true", ANSI: "true", NO_DATA_BATCHES: "true"}
+_MAX_FIELDS = 1_000_000
+"""Number of columns up to which Spark describes all columns of an operator."""
 _WATERMARK = "org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark"
 
 
@@ -41,24 +43,41 @@ def build_query(spark: SparkSession, source: str) -> DataFrame:
     except Exception as error:
         if os.environ.get("TIDEMARK_DEBUG"):
             raise
-        text = f"{source} failed: {type(error).__name__}: {error}"
-        raise UserError(f"{to_single_line(text)[:500]} Call it in a Python session first.") from None
+        raise _describe_failure(source, error, "Call it") from None
     if not isinstance(query, DataFrame) or not query.isStreaming:
         raise ImportRefusedError(f"{source} does not return a streaming DataFrame. Return it before writeStream.")
     return query
 
 
+def _describe_failure(name: str, error: Exception, action: str) -> UserError:
+    """Return an error about a user's module or function."""
+    text = to_single_line(f"{name} failed: {type(error).__name__}: {error}")
+    return UserError(f"{text[:500]} {action} in a Python session first.")
+
+
 def read_plan(query: DataFrame) -> Tree:
-    """Read the analysed plan of a query, with what `toJSON` leaves out: delays of watermarks, and sources."""
+    """Read the analysed plan of a query, with what `toJSON` leaves out: watermark delays, sources, modes of casts."""
     plan = query._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no public interface to plans
     nodes = json.loads(plan.toJSON())
     watermarks = query.sparkSession._jvm.org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark  # type: ignore[union-attr]  # noqa: SLF001
     for node, java_node in zip(nodes, _list_java_nodes(plan), strict=True):
+        if "try_cast(" in java_node.simpleString(_MAX_FIELDS):
+            _mark_casts(node)
         if node["class"] == _WATERMARK:
             node[DELAY] = watermarks.getDelayMs(java_node.delay())
         elif not node["num-children"]:
             node[FORMAT], node[OPTIONS] = _read_source(java_node)
     return parse_tree(nodes)
+
+
+def _mark_casts(part: Any) -> None:
+    """Mark all casts in the JSON of an operator that has a `try_cast`, since the JSON does not show which one it is."""
+    if isinstance(part, dict):
+        if str(part.get("class", "")).endswith(".Cast"):
+            part[EVAL_MODE] = TRY
+        part = list(part.values())
+    for child in part if isinstance(part, list) else ():
+        _mark_casts(child)
 
 
 def read_settings(spark: SparkSession) -> Mapping[str, str]:
@@ -69,11 +88,17 @@ def read_settings(spark: SparkSession) -> Mapping[str, str]:
 
 def _find_function(source: str) -> Any:
     module_name, _, name = source.partition(":")
+    if not module_name:
+        raise UserError(f"{source} names no module. Write MODULE:FUNCTION, such as jobs.enrich:build.")
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text is needed
     try:
         module = import_module(module_name)
     except ImportError as error:
         raise UserError(f"{module_name} cannot be imported: {error}. Run in the folder of the module.") from None
+    except Exception as error:
+        if os.environ.get("TIDEMARK_DEBUG"):
+            raise
+        raise _describe_failure(module_name, error, "Import it") from None
     finally:
         sys.path.pop(0)
     function = getattr(module, name, None)
