@@ -49,7 +49,7 @@ def plan(spark: SparkSession, pipeline: Pipeline, lake: str | Path, **request: A
     """Plan which slices to run, and why. Writes nothing.
 
     Args:
-        spark: A session with Delta Lake (`spark_session`).
+        spark: A session with Delta Lake (`get_spark_session`).
         pipeline: A pipeline (`load_pipeline`).
         lake: The lake root: a folder or a URI.
         request: Fields of `Request`, such as `start` and `end`.
