@@ -51,7 +51,11 @@ def parse_row(text: str) -> dict[str, str]:
 
 
 def is_nameable(column: str) -> bool:
-    """Return True if `parse_row` can read the name of a column: it has no comma and no equals sign."""
+    """Return True if `parse_row` can read the name of a column: it has no comma and no equals sign.
+
+    >>> is_nameable("flight no."), is_nameable("a,b"), is_nameable("a=b")
+    (True, False, False)
+    """
     return not set(",=") & set(column)
 
 
