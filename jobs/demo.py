@@ -52,7 +52,8 @@ def run_demo(lake: str, console: Console) -> None:
     stream, batch, chain = (summarize_status(pipeline, lake) for pipeline in pipelines)
     console.print()
     console.print(_render_result(stream, batch))
-    for line in (_describe_losses(stream, batch), _describe_chain(chain), *_describe_next_steps(lake, time.monotonic() - started)):
+    next_steps = _describe_next_steps(lake, time.monotonic() - started)
+    for line in (_describe_losses(stream, batch), _describe_chain(chain), *next_steps):
         console.print(line, soft_wrap=True, highlight=False)
 
 
