@@ -94,7 +94,7 @@ class Grid:
         if self.start_of(number) != to_micros(instant):
             boundaries = self.label(number)
             with suppress(OverflowError):  # after the year 9999
-                boundaries += f" or {self.label(number + 1)}"
+                boundaries += f" or {format_instant(self.datetime_of(number + 1))}"
             raise SliceOrderError(
                 f"{option} {format_instant(instant)} is not on a slice boundary; slices are {self.description}: "
                 f"use {boundaries}"
