@@ -4,7 +4,7 @@ Example, for the lake in folder `lake`::
 
     import tidemark
 
-    spark = tidemark.spark_session("backfill")
+    spark = tidemark.get_spark_session("backfill")
     pipeline = tidemark.load_pipeline("orders.yaml")
     tidemark.run(spark, tidemark.plan(spark, pipeline, "lake"))
     tidemark.read_committed(spark, pipeline, "lake").show()

@@ -38,9 +38,7 @@ from tidemark.spark.session import get_spark_session
 def adopt(
     pipeline: PipelineArgument,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Delta table with the output before --until.")],
-    until: Annotated[
-        str, typer.Option("--until", metavar="T", help="Start of the first own slice, ISO 8601, a slice boundary.")
-    ],
+    until: Annotated[str, typer.Option("--until", metavar="T", help="Start of the first slice to publish, ISO 8601.")],
     start: Annotated[
         str | None,
         typer.Option(
@@ -67,11 +65,11 @@ def adopt(
 ) -> None:
     """Begin a pipeline where a table ends that a stream or an older batch has written.
 
-    Slices before `--until` run for their state only, which the first own slice continues. None of their rows are
-    published. Before that, the rows of the last day are compared with TABLE. If they differ, nothing is adopted and the
+    Slices before `--until` run to compute the state with which the pipeline continues. Their rows are not published.
+    First, the rows of the last day (`--compare`) are compared with TABLE. If they differ, nothing is adopted and the
     exit code is 1.
 
-    Example: `tidemark adopt flights_weather streamed/flights --until 2013-01-20T00:00Z`
+    Example: `tidemark adopt flights_weather streamed/flights_weather --until 2013-01-20T00:00Z`
     """
     loaded, lake = load_pipeline(pipeline), get_lake_root()
     with naming_option("--until"):

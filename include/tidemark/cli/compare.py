@@ -44,7 +44,7 @@ from tidemark.versions.candidates import with_live_settings
 app = typer.Typer(
     help="Compare a pipeline with the table that a stream wrote, and explain each row that differs.\n\n"
     "Defaults are in `compare` of the pipeline file; `--set` overrides them.\n\n"
-    "Example: `tidemark compare run flights_weather_event_time --with streamed/flights`",
+    "Example: `tidemark compare run flights_weather_event_time --with streamed/flights_weather`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -121,7 +121,7 @@ def run(
     no cause. With `--candidate NAME` the candidate version is compared with the live version, unless `--with` names
     another table.
 
-    Example: `tidemark compare run flights_weather_event_time --with streamed/flights --reference flights_weather`
+    Example: `tidemark compare run flights_weather --with streamed/flights_weather --reference FILE`
     """
     selection = _Selection.from_options(pipeline, table, reference, candidate, (start, end, until), overrides or ())
     # Saved comparisons run in the background, and their logs have many readers.
@@ -160,7 +160,7 @@ def report(
 ) -> None:
     """Compare, and write a report of the differences and their causes to files.
 
-    Example: `tidemark compare report flights_weather_event_time report.html --with streamed/flights`
+    Example: `tidemark compare report flights_weather_event_time report.html --with streamed/flights_weather`
     """
     paths = reports.check_paths(files)
     selection = _Selection.from_options(pipeline, table, reference, candidate, (start, end, until), overrides or ())
@@ -208,7 +208,7 @@ def minimize(
     As a vector (.jsonl, .jsonl.gz), `conformance` fails on the difference. Or add them to the test file of the pipeline
     (.yaml): the case expects the rows that the pipeline emits.
 
-    Example: `tidemark compare minimize flights_weather_event_time 1 --output late.jsonl --with streamed/flights`
+    Example: `tidemark compare minimize flights_weather 1 --output late.jsonl --with streamed/flights_weather`
     """
     from tidemark.comparison import minimal_output  # noqa: PLC0415 - other commands need no test cases
 

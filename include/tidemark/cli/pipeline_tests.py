@@ -27,7 +27,7 @@ def test(
 
     Each case also runs cut into other slices, which must not change a row. The exit code is 1 if a case fails.
 
-    Example: `tidemark test flights_weather --case "a delayed flight is late"`
+    Example: `tidemark test flights_weather --case "a flight without an origin is rejected"`
     """
     from tidemark.cli.run_tests import run_tests  # noqa: PLC0415 - other commands need no test cases
 

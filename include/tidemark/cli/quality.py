@@ -115,7 +115,7 @@ def waive(
 
     The ledger records user, time and reason. The waiver applies to one run: later runs are validated again.
 
-    Example: `tidemark quality waive flights_weather --slice 2013-01-10T14:00Z --expectation row_count --reason storm`
+    Example: `tidemark quality waive flights_weather --slice 2013-01-10T14:00Z --expectation carrier --reason storm`
     """
     loaded = to_candidate(load_pipeline(pipeline), candidate)
     with naming_option("--slice"):

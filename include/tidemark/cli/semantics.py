@@ -57,7 +57,10 @@ def conformance(
 def stream(
     pipeline: PipelineArgument,
     rate: Annotated[
-        str, typer.Option(metavar="slice|N rows|now", help="Rows per micro-batch: a slice, N rows, or all of them.")
+        str,
+        typer.Option(
+            metavar="slice|N rows|now", help="Rows per micro-batch: a slice, N rows, or (now) as Spark chooses."
+        ),
     ] = "slice",
     output: Annotated[
         str | None,

@@ -48,7 +48,7 @@ def vacuum(
 ) -> None:
     """Remove uncommitted files, and other files by `retention` in the pipeline file.
 
-    Asks first. By default no file of any table version is removed. The output shows how far back time travel,
+    Asks first. By default every version of a table stays readable. The output shows how far back time travel,
     `reprocess` and `checkpoint verify` reach afterwards.
 
     Example: `tidemark tables vacuum flights_weather --older-than "1 day" --dry-run`

@@ -47,7 +47,7 @@ class Cluster(Settings):
     shuffle_partitions: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Number of shuffle partitions. Default: 4 per core."""
     event_log: bool = True
-    """Enable Spark's event log for the history server, if the operator has set its folder
+    """Enable Spark's event log for the history server, if the installation sets its folder
     (`TIDEMARK_EVENT_LOGS`)."""
 
     def to_spark_config(self) -> dict[str, str]:

@@ -35,7 +35,7 @@ class CheckpointArrival(Settings):
     """Dialect spark: arrival order of a Structured Streaming query, read from its checkpoint."""
 
     streaming_checkpoint: str
-    """Path of the query's checkpoint: relative to the lake root, or absolute or a URI where the operator allows it
+    """Path of the query's checkpoint: relative to the lake root, or absolute or a URI where the installation allows it
     (`TIDEMARK_ALLOWED_ROOTS`). A row arrives in the micro-batch that read it, at the timestamp of the batch."""
     starting_version: int | None = Field(default=None, ge=0)
     """The option `startingVersion` of the query's reader, which no checkpoint records. Default: the query read the
@@ -173,7 +173,7 @@ class PipelineInput(Settings):
     """An input that is the output of another pipeline, as a pipeline file has it."""
 
     pipeline: str
-    """Name of the pipeline. Watermarks and order are those of its operator."""
+    """Name of the pipeline. Its output stream gives arrivals, order and watermarks."""
     event_time: SideName | None = None
     """flink-sql: side whose event time, or window, the rows keep: left or right. flink-datastream has one event time
     per row."""

@@ -184,9 +184,9 @@ class Trigger(Settings):
     continuous_processing_time: PositiveDuration | None = None
     """Fire at multiples of this interval on the clock. An event-time window then does not fire at its end."""
     count: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    """Fire after every this many rows of both sides together (1 or less: at each row), not at the window's end."""
+    """Number of rows of both sides after which to fire (1 or less: each row). No firing at the window's end."""
     delta: Duration | None = None
-    """Fire at a row whose event time is more than this after the row that fired last, at first the first row."""
+    """Fire at a row whose event time is more than this after that of the last row that fired, or of the first."""
     purging: bool = False
     """Enable purging: each firing removes the window's rows (`PurgingTrigger`)."""
 

@@ -142,10 +142,10 @@ class Pipeline(Settings):
     """Expectations on the inputs and the output, in addition to the invariants of the join."""
     quality_defaults: bool = True
     """Enable default warnings: row count or match rate below 50 % or above 200 % of the usual value for that time of
-    day, a late-row share above 300 %, or rows far ahead of their arrival. Set to `off` to disable."""
+    day, a late-row share above 300 % of it, or rows far ahead of their arrival. Set to `off` to disable."""
     expectation_suite: str | None = None
     """Stored Great Expectations suite whose expectations are appended to `quality`: a .json file in the folder of this
-    file, in the pipelines folder, or where the operator allows it (`TIDEMARK_ALLOWED_ROOTS`)."""
+    file, in the pipelines folder, or where the installation allows it (`TIDEMARK_ALLOWED_ROOTS`)."""
     notify: list[Receiver] = []
     """Receivers of validation results."""
     time_bounds: TimeBounds | None = TimeBounds()

@@ -46,8 +46,8 @@ class Expectation(Settings):
     `history`: one row with the metrics of the slice, and their ratios to those of earlier slices."""
     per: Literal["slice", "day", "job"] = "slice"
     """Scope of an evaluation. `slice`: the rows of one slice. `day`: the rows of a day (UTC, or `slices.time_zone`),
-    evaluated with the last slice that begins in it, which then fails. `job`: the rows of all slices of one Spark job,
-    which then all fail."""
+    evaluated with the last slice that begins in it. Only this slice can fail. `job`: the rows of all slices of one
+    Spark job. All of them fail together."""
     notes: str | list[str] | None = None
     """Free-text note stored with the validation result."""
     meta: dict[str, str | int | float | bool] = {}
