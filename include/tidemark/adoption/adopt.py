@@ -15,7 +15,7 @@ from tidemark.comparison.compare import compare
 from tidemark.comparison.result import Comparison, ComparisonRequest
 from tidemark.config import Pipeline, with_overrides
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_instant, from_micros, parse_allowance, to_micros
+from tidemark.config.types import format_micros, parse_allowance, to_micros
 from tidemark.delta.staging import StagedFiles
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.ledger.entry import Entry
@@ -160,4 +160,4 @@ def _summarize(plan: AdoptionPlan, last: Entry, commit: int, comparison: Compari
 
 
 def _format_watermark(watermark: int) -> str | None:
-    return None if watermark == NO_WATERMARK else format_instant(from_micros(watermark * 1000))
+    return None if watermark == NO_WATERMARK else format_micros(watermark * 1000)

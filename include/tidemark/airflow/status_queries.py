@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.chain_files import load_upstreams
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_instant, from_micros, to_micros
+from tidemark.config.types import format_micros, to_micros
 from tidemark.delta.filesystem import has_file
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import PipelineTables
@@ -175,7 +175,7 @@ def committed_since(pipeline: Pipeline, lake: str, since: datetime | Mapping[str
 def _format_watermark(ledger: Ledger) -> str | None:
     """Return the combined watermark at the end of the last slice; None before the first row and after the last one."""
     watermark = ledger.last.watermarks.combined if ledger.last else NO_WATERMARK
-    return None if watermark in {NO_WATERMARK, END_OF_INPUT} else format_instant(from_micros(watermark * 1000))
+    return None if watermark in {NO_WATERMARK, END_OF_INPUT} else format_micros(watermark * 1000)
 
 
 def find_data_docs(pipeline: Pipeline, lake: str) -> str | None:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from tidemark.checkpoints.checkpoint_ref import CheckpointRef
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_instant, from_micros
+from tidemark.config.types import format_micros
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.formatting import ToDict
 from tidemark.timegrid.time_columns import as_example_json, parse_example_json
@@ -99,7 +99,7 @@ def format_event_time(checkpoint: CheckpointRef, event_time: float | None) -> st
     """Format an event time in the dialect's ticks as an instant."""
     if event_time is None or pd.isna(event_time):
         return None
-    return format_instant(from_micros(int(event_time) * checkpoint.pipeline.tick_micros))
+    return format_micros(int(event_time) * checkpoint.pipeline.tick_micros)
 
 
 def _summarize_buffers(checkpoint: CheckpointRef) -> tuple[BufferSummary, BufferSummary]:
@@ -128,4 +128,4 @@ def _summarize_buffers(checkpoint: CheckpointRef) -> tuple[BufferSummary, Buffer
 def _format_watermark(watermark: int) -> str | None:
     if watermark == END_OF_INPUT:
         return "end of input"
-    return None if watermark == NO_WATERMARK else format_instant(from_micros(watermark * 1000))
+    return None if watermark == NO_WATERMARK else format_micros(watermark * 1000)

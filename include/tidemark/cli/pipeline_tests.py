@@ -25,7 +25,7 @@ def test(
 ) -> None:
     """Run the test cases of pipelines: files of the same name in the folder `tests` next to them. Needs no lake.
 
-    Each case also runs cut into other slices, which must not change a row. The exit code is 1 if a case fails.
+    Each case also runs with other slices, which must not change a row. The exit code is 1 if a case fails.
 
     Example: `tidemark test flights_weather --case "a flight without an origin is rejected"`
     """

@@ -14,7 +14,7 @@ from tidemark.cli.quality_warnings import FailedExpectation, group_failures
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import format_instant, from_micros
+from tidemark.config.types import format_micros
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS
 from tidemark.formatting import ToDict
@@ -233,4 +233,4 @@ def _group_failures(rows: pd.DataFrame, tables: PipelineTables, grid: Grid) -> l
 def _format_watermark(watermark: float | None, *, drained: bool) -> str | None:
     if drained:
         return "end of input"
-    return None if pd.isna(watermark) else format_instant(from_micros(int(watermark) * 1000))
+    return None if pd.isna(watermark) else format_micros(int(watermark) * 1000)

@@ -23,7 +23,7 @@ from tidemark.comparison.result import Cause, Comparison
 from tidemark.comparison.row_content import content_hash
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import format_instant, from_micros, to_micros, to_millis
+from tidemark.config.types import format_micros, to_micros, to_millis
 from tidemark.errors import UserError
 from tidemark.execution.replay import ReplayResult, replay
 from tidemark.formatting import quote_identifier
@@ -73,7 +73,7 @@ class Event:
     @property
     def id(self) -> str:
         """Name of the event in the vector: its clock and the end of its hash."""
-        return f"{self.side} {format_instant(from_micros(self.clock))} {self.row_hash % 2**32:08x}"
+        return f"{self.side} {format_micros(self.clock)} {self.row_hash % 2**32:08x}"
 
     def to_vector_event(self) -> dict[str, Any]:
         """Return the event in the form of vector files."""

@@ -18,7 +18,7 @@ from tidemark.comparison.round_durations import list_shorter, round_up
 from tidemark.config import Pipeline, with_overrides
 from tidemark.config.pipeline import Dialect
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_duration, format_instant, from_micros
+from tidemark.config.types import format_duration, format_micros
 from tidemark.errors import PipelineFileError
 
 _UNITS = (timedelta(minutes=1), timedelta(seconds=1), timedelta(milliseconds=1))
@@ -41,7 +41,7 @@ def suggest_settings(unexplained: DataFrame, view: CommittedView, stream: DataFr
     # In flink-sql a restart would force a replay row by row.
     first_late = evidence.first_late_clock
     if first_late is not None and not pipeline.restarts and pipeline.dialect == "flink-datastream":
-        suggestions.append({"restarts": (format_instant(from_micros(first_late)),)})
+        suggestions.append({"restarts": (format_micros(first_late),)})
     suggestions += [{"dialect": dialect} for dialect in get_args(Dialect) if dialect != pipeline.dialect]
     unique = {tuple(changes.items()): changes for changes in suggestions}
     yield from (changes for changes in unique.values() if is_valid(pipeline, changes))

@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from tidemark.config import Pipeline
 from tidemark.config.sides import SideName
-from tidemark.config.types import format_instant, from_micros
+from tidemark.config.types import format_micros
 from tidemark.execution.lane_replay import LANE, replay_jobs
 from tidemark.execution.replay import ReplayResult
 from tidemark.joins.factory import create_lane
@@ -290,7 +290,7 @@ class GroupReplay:
                     changes["_slice"] = self.grid.label(cut.own_slice_of(number))
             if not self.is_on_own_clock and row.get("arrived_at") is not None:
                 clock = cut.to_own_clock(parse_clock(row["arrived_at"]), self.grid)
-                changes["arrived_at"] = format_instant(from_micros(clock))
+                changes["arrived_at"] = format_micros(clock)
             restored.append({**row, **changes})
         return restored
 

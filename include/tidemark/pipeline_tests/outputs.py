@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_instant, from_micros, parse_instant, to_micros
+from tidemark.config.types import format_micros, parse_instant, to_micros
 from tidemark.execution.lane_replay import LANE, add_lane
 from tidemark.execution.replay import ReplayResult
 from tidemark.joins.late_table import LATE_COLUMNS, select_late_table
@@ -171,7 +171,7 @@ def _sort_rows(rows: list[Any]) -> list[Any]:
 
 
 def _format_time(micros: int | None) -> str | None:
-    return None if micros is None else format_instant(from_micros(micros))
+    return None if micros is None else format_micros(micros)
 
 
 def _flatten(row: SparkRow, schema: T.StructType, names: Sequence[str]) -> tuple[int, Values]:

@@ -13,7 +13,7 @@ from tidemark.comparison.result import Cause
 from tidemark.comparison.row_history import RowHistory, read_row_histories
 from tidemark.comparison.row_lookup import find_minimal_key, is_nameable
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import format_instant, from_micros
+from tidemark.config.types import format_micros
 from tidemark.formatting import format_lateness
 
 
@@ -152,7 +152,7 @@ def _format_details(row: Mapping[str, Any]) -> str:
 
 def _list_details(row: Mapping[str, Any]) -> Iterator[str]:
     if "_lateness_ms" in row:
-        watermark = format_instant(from_micros(row["_watermark"] * 1000))
+        watermark = format_micros(row["_watermark"] * 1000)
         suffix = f", determined by the {row['_limiting_side']} input" if "_limiting_side" in row else ""
         lateness = format_lateness(row["_lateness_ms"])
         yield f"its {row['_input']} row was {lateness}: the watermark was {watermark}{suffix}"

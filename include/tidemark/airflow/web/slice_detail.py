@@ -19,7 +19,7 @@ from tidemark.airflow_provider.settings import read_option
 from tidemark.cli.status import read_late_rows
 from tidemark.comparison.agreement import read_agreement
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_instant, from_micros
+from tidemark.config.types import format_micros
 from tidemark.ledger.ledger_table import read_newest_rows
 from tidemark.quality.quarantine import QuarantinedGroup, list_quarantined_of_slice
 from tidemark.quality.results_table import read_results, read_slice_results
@@ -127,7 +127,7 @@ def _list_watermarks(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if row["drained"]:
             yield side, "end of input"
         else:
-            yield side, "none yet" if watermark is None else format_instant(from_micros(watermark * 1000))
+            yield side, "none yet" if watermark is None else format_micros(watermark * 1000)
 
 
 def _group_late_rows(slices: PipelineSlices, number: int) -> Iterator[LateRows]:
