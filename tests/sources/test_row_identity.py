@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import functions as F
 
 from tidemark.execution.run import execute
-from tidemark.ledger.state_fingerprint import content_hash
+from tidemark.ledger.row_content import content_hash
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.timegrid.time_columns import as_json

@@ -19,7 +19,6 @@ from tidemark.comparison.committed_view import ROW_LABEL, CommittedView
 from tidemark.comparison.compared_columns import ComparedColumns
 from tidemark.comparison.multiset_diff import BATCH, STREAM, is_close
 from tidemark.comparison.result import CHANGED_VALUE
-from tidemark.comparison.row_content import content_hash, list_unordered_columns, to_comparable_columns
 from tidemark.comparison.setting_search import replay_emissions, search_settings
 from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config import Pipeline
@@ -29,6 +28,7 @@ from tidemark.config.types import to_micros
 from tidemark.errors import UserError
 from tidemark.formatting import to_single_line
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.ledger.row_content import content_hash, list_unordered_columns, to_comparable_columns
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 

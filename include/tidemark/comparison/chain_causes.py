@@ -21,10 +21,10 @@ from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.compared_columns import ComparedColumns, derive_emission
 from tidemark.comparison.multiset_diff import BATCH, STREAM
 from tidemark.comparison.result import CHANGED_VALUE
-from tidemark.comparison.row_content import content_hash, list_unordered_columns
 from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config.sides import SideName
 from tidemark.formatting import quote_identifier
+from tidemark.ledger.row_content import content_hash, list_unordered_columns
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 

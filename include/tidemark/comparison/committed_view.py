@@ -10,7 +10,6 @@ from functools import cached_property, reduce
 from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.comparison.row_content import content_hash
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.chain_files import load_upstreams
@@ -26,6 +25,7 @@ from tidemark.ledger.checkpoint_files import read_buffered_rows
 from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.row_content import content_hash
 from tidemark.ledger.staleness import ConsumedVersions
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import StoredInput

@@ -25,7 +25,6 @@ from tidemark.comparison.compared_columns import (
 )
 from tidemark.comparison.multiset_diff import BATCH, STREAM, diff_multisets
 from tidemark.comparison.result import CHANGED_VALUE, Agreement, Cause, Comparison, ComparisonRequest, check_budget
-from tidemark.comparison.row_content import list_unordered_columns
 from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import is_live_table
@@ -35,6 +34,7 @@ from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import UserError, prefix_errors
 from tidemark.formatting import quote_identifier
 from tidemark.ledger.adoption import find_adoption
+from tidemark.ledger.row_content import list_unordered_columns
 from tidemark.timegrid.time_columns import as_example_json, parse_example_json
 
 _Counts = Mapping[int | None, Counter[tuple[str, str]]]

@@ -20,7 +20,6 @@ from pyspark.sql import functions as F
 from tidemark.comparison.compared_columns import NOT_COMPARED
 from tidemark.comparison.in_memory_replay import count_rows, replay_slices
 from tidemark.comparison.multiset_diff import BATCH, STREAM, diff_multisets
-from tidemark.comparison.row_content import content_hash
 from tidemark.config import Pipeline, with_overrides
 from tidemark.config.pipeline import Dialect
 from tidemark.config.sides import SIDES, SideName
@@ -31,6 +30,7 @@ from tidemark.formatting import quote_identifier
 from tidemark.joins.keys import key_sql_over_pair
 from tidemark.joins.output_schema import select_emissions
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.ledger.row_content import content_hash
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.dataframe_utils import with_columns

@@ -20,7 +20,6 @@ from pyspark.sql import functions as F
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.multiset_diff import STREAM
 from tidemark.comparison.result import Cause, Comparison
-from tidemark.comparison.row_content import content_hash
 from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_micros, to_micros, to_millis
@@ -30,6 +29,7 @@ from tidemark.formatting import quote_identifier
 from tidemark.joins.factory import create_join, create_lane
 from tidemark.joins.keys import has_null_key, key_columns, key_name
 from tidemark.joins.rules.flink_common import find_watermark_strategy
+from tidemark.ledger.row_content import content_hash
 from tidemark.sources.normalization import create_side
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries

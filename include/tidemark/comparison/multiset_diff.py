@@ -9,8 +9,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.comparison.row_content import content_hash
 from tidemark.formatting import quote_identifier
+from tidemark.ledger.row_content import content_hash
 from tidemark.spark.materialization import materialize
 
 BATCH, STREAM = "batch", "stream"

@@ -27,8 +27,8 @@ from tidemark.ledger.adoption import AdoptedTable
 from tidemark.ledger.checkpoint_files import list_available_checkpoints, read_buffered_rows, with_slice_numbers
 from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.entry import Entry
+from tidemark.ledger.row_content import content_hash
 from tidemark.ledger.staleness import NOTHING_CONSUMED
-from tidemark.ledger.state_fingerprint import content_hash
 from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN
 from tidemark.sources.stored_input import get_query_trace, get_schemas, read_input_slices
 from tidemark.spark.dataframe_utils import with_columns

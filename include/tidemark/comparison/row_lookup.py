@@ -19,7 +19,7 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import parse_instant
 from tidemark.errors import UserError, suggest_name
 from tidemark.formatting import format_value, quote_identifier
-from tidemark.ledger.state_fingerprint import content_hash
+from tidemark.ledger.row_content import content_hash
 from tidemark.sources.stored_input import StoredInput
 
 _VALUE = re.compile(r"""\s*([^=,]+?)\s*=\s*(?:('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|([^,]*?))\s*(,|$)""")

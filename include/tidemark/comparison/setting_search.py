@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.in_memory_replay import replay_lanes, replay_slices, tune_for_replays
-from tidemark.comparison.row_content import content_hash, list_unordered_columns
 from tidemark.comparison.setting_candidates import SettingChanges, suggest_settings
 from tidemark.comparison.setting_trials import SettingTrial, combine_settings, sort_trials
 from tidemark.config import with_overrides
@@ -25,6 +24,7 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.execution.lane_replay import add_lane
 from tidemark.formatting import quote_identifier
 from tidemark.joins.output_schema import select_emissions
+from tidemark.ledger.row_content import content_hash, list_unordered_columns
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.engine import get_engine
 from tidemark.spark.materialization import materialize

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.ledger.state_fingerprint import content_hash
-from tidemark.spark.dataframe_utils import with_columns
+from tidemark.config.sides import SIDES
+from tidemark.ledger.row_content import content_hash
 from tidemark.timegrid.slices import Grid
 
 
@@ -27,10 +27,10 @@ def compare_emissions(
 ) -> Mapping[int, EmissionChange]:
     """Compare the committed emissions of some slices with a job's new ones, in one aggregation."""
     both = old.withColumn("_sign", F.lit(-1)).unionByName(new.withColumn("_sign", F.lit(1)), allowMissingColumns=True)
-    rows = _sort_arrays(both)
-    names = [name for name in rows.columns if name not in {"_sign", "_slice"}]
+    names = [name for name in both.columns if name not in {"_sign", "_slice"}]
+    unordered = [name for name, dtype in both.dtypes if name in SIDES and dtype.startswith("array<")]
     number = grid.number_column(F.unix_micros("_slice")).alias("_number")
-    hashed = rows.select(number, "_sign", content_hash(rows, names).alias("_hash"))
+    hashed = both.select(number, "_sign", content_hash(both, names, unordered).alias("_hash"))
     counts = hashed.groupBy("_number", "_hash").agg(
         F.count_if(F.col("_sign") > 0).alias("new"), F.count_if(F.col("_sign") < 0).alias("old")
     )
@@ -43,9 +43,3 @@ def compare_emissions(
         row["_number"]: EmissionChange(row["added"], row["removed"], row["same"]) for row in counts_by_slice.collect()
     }
     return {number: by_slice.get(number, EmissionChange(0, 0, 0)) for number in numbers}
-
-
-def _sort_arrays(emissions: DataFrame) -> DataFrame:
-    """Sort the arrays of coGroup emissions, whose order has no meaning."""
-    arrays = [name for name, dtype in emissions.dtypes if name in {"left", "right"} and dtype.startswith("array<")]
-    return emissions.transform(with_columns, {name: F.sort_array(name) for name in arrays})

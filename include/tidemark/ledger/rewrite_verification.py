@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from tidemark.delta.staging import StagedFiles
 from tidemark.errors import FaultError
-from tidemark.ledger.state_fingerprint import content_hash
+from tidemark.ledger.row_content import content_hash
 
 _LOW = (1 << 32) - 1
 

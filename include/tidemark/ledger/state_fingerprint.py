@@ -28,12 +28,6 @@ def row_hash(rows: DataFrame, names: Iterable[str]) -> Column:
     return F.xxhash64(*(_hashable(name, dtypes[name]) for name in names))
 
 
-def content_hash(rows: DataFrame, names: Iterable[str]) -> Column:
-    """Hash columns of a row like `row_hash`, but with nulls: equal values in different columns differ."""
-    names = list(names)
-    return F.xxhash64(row_hash(rows, names), *(F.col(quote_identifier(name)).isNull() for name in names))
-
-
 def carried_hash(carried: DataFrame, join: Join) -> Column:
     """Hash a buffered row (`ReplayResult.carried`) without columns that change after the slice of its arrival.
 

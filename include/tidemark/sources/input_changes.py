@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from tidemark.delta.commit_history import get_file_name, read_log_actions
 from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError
-from tidemark.ledger.state_fingerprint import content_hash
+from tidemark.ledger.row_content import content_hash
 from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN
 from tidemark.spark.dataframe_utils import cast_columns
 
