@@ -268,7 +268,7 @@ def test_vacuum_reports_removed_files(orders, lake, capsys):
     output = capsys.readouterr().out
     assert "orders: removed" in output
     assert "1 other file may belong to an active run" in output
-    assert "oldest versions that can then be read: emissions 0, late 0, checkpoint 0" in output
+    assert "oldest versions that can then be read: emissions 0, late 0, quality 0, checkpoint 0" in output
 
     for age in ("59 minutes", "-1 day"):
         assert main(["tables", "vacuum", orders, "--older-than", age, "--yes"]) == 2
