@@ -26,7 +26,7 @@ from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.erasure.erased_tables import REJECTED_OUTPUT
 from tidemark.erasure.plan import ErasurePlan, count_rejected_rows
 from tidemark.erasure.predicates import list_unidentifiable_files, match_rows
-from tidemark.errors import FaultError, SliceOrderError
+from tidemark.errors import FaultError, LedgerConflictError
 from tidemark.ledger.checkpoint_files import with_slice_numbers
 from tidemark.ledger.entry import Counts, Entry
 from tidemark.ledger.erasure_records import ErasureRecord, list_erasures, parse_erasure_records
@@ -108,7 +108,7 @@ def _replace_files(path: str, added: Sequence[DataFile], removed: Sequence[str])
 
 def _require_files(log: DeltaTableHandle | None, path: str, files: Iterable[str]) -> DeltaTableHandle:
     if log is None or not set(files) <= set(log.files["path"]):
-        raise SliceOrderError(
+        raise LedgerConflictError(
             f"another process has changed files of {path} in the meantime, so nothing was erased. Run the command "
             "again."
         )

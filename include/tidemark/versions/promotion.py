@@ -25,7 +25,7 @@ from tidemark.config.types import format_instant
 from tidemark.delta.filesystem import open_filesystem
 from tidemark.delta.staging import StagedFiles, read_data_files
 from tidemark.delta.table import DataFile, DeltaTableHandle
-from tidemark.errors import FaultError, SliceOrderError, UserError
+from tidemark.errors import FaultError, LedgerConflictError, UserError
 from tidemark.ledger.config_fingerprint import parse_settings, serialize_settings, slices_with_other_settings
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.erasure_records import find_last_erasure_commit
@@ -89,7 +89,7 @@ def promote(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user:
     original_commits = {number: entry.commit + later for number, entry in candidate.entries.items()}
     rows, record = read_newest_rows(candidate.tables), {"promoted": name, "user": user}
     if Ledger.read_without_sync(candidate.tables, candidate.grid).number != candidate.number:
-        raise SliceOrderError(f"slices of candidate {name} were committed meanwhile. Run the same command again.")
+        raise LedgerConflictError(f"slices of candidate {name} were committed meanwhile. Run the same command again.")
     return _commit_promotion(spark, pipeline, live, rows, original_commits, staged, record)
 
 
