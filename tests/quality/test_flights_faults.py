@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F
 
 from jobs.land_flights import FLIGHTS, WEATHER, read_january, with_departure, with_observation
-from tests.conftest import PROJECT
+from tests.config.pipeline_files import read_base
 from tidemark.cli.app import main
 from tidemark.delta.table import DeltaTableHandle
 
@@ -74,7 +74,7 @@ def test_run_faulty_hour_follows_on_failure(spark, source_tables, tmp_path, run_
     lake.mkdir()
     for name, source in (("flights", "flights"), ("weather", fault)):
         shutil.copytree(source_tables / source, lake / name)
-    file = yaml.safe_load((PROJECT / "include/pipelines/flights_weather.yaml").read_text())
+    file = read_base()
     file["slices"]["start"], file["output"] = "2013-01-01T10:00:00Z", "out"
     (tmp_path / "flights.yaml").write_text(yaml.safe_dump({**file, "quality": []}))
     assert run_command("run", *options)[0] == 0

@@ -16,7 +16,7 @@ FAILING = {
 @pytest.mark.parametrize("expression", FAILING)
 def test_main_error_on_a_value_does_not_quote_it(spark, expression, capfd, monkeypatch):
     rows = spark.createDataFrame([("secret4711",)], "k string")
-    monkeypatch.setattr(app, "app", lambda *_, **__: rows.selectExpr(expression).collect())
+    monkeypatch.setattr(app, "create_app", lambda _: lambda _: rows.selectExpr(expression).collect())
     monkeypatch.setenv("COLUMNS", "10000")
 
     assert app.main(["run"]) == 3
@@ -28,7 +28,7 @@ def test_main_error_on_a_value_does_not_quote_it(spark, expression, capfd, monke
 
 
 def test_main_error_without_a_value_is_printed_in_full(spark, capfd, monkeypatch):
-    monkeypatch.setattr(app, "app", lambda *_, **__: spark.range(1).selectExpr("no_such"))
+    monkeypatch.setattr(app, "create_app", lambda _: lambda _: spark.range(1).selectExpr("no_such"))
     monkeypatch.setenv("COLUMNS", "10000")
 
     assert app.main(["run"]) == 3
