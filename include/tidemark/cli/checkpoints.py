@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import partial
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from tidemark.checkpoints.verification import verify_checkpoint
 from tidemark.cli import render_checkpoints as views
 from tidemark.cli.common import PipelineArgument, get_lake_root, naming_option, parse_instant_option, print_result
 from tidemark.config import load_pipeline
-from tidemark.config.types import parse_duration
+from tidemark.config.types import check_not_negative, parse_duration
 from tidemark.errors import UserError
 from tidemark.spark.lazy_session import create_lazy_session
 from tidemark.spark.session import get_spark_session
@@ -109,7 +108,7 @@ def expire(
     if keep is None and older_than is None:
         raise UserError("nothing says which checkpoints to keep. Pass --keep N, --older-than DURATION, or both.")
     with naming_option("--older-than"):
-        span = None if older_than is None else _parse_age(older_than)
+        span = None if older_than is None else check_not_negative(parse_duration(older_than))
     spark = create_lazy_session(partial(get_spark_session, "tidemark checkpoint"))
     expired = expire_checkpoints(spark, load_pipeline(pipeline), get_lake_root(), keep, span, dry_run=dry_run)
     print_result(expired, lambda: views.render_expiry(expired), soft_wrap=True)
@@ -133,15 +132,3 @@ def _open_checkpoint(pipeline: str, at: str | None) -> CheckpointRef:
     loaded, instant = load_pipeline(pipeline), parse_instant_option("--at", at)
     spark = create_lazy_session(partial(get_spark_session, "tidemark checkpoint"))
     return CheckpointRef.from_ledger(spark, loaded, get_lake_root(), instant)
-
-
-def _parse_age(text: str) -> timedelta:
-    """Parse a duration that is not negative.
-
-    Raises:
-        ValueError: The text is not one.
-    """
-    age = parse_duration(text)
-    if age < timedelta():
-        raise ValueError("must not be negative")
-    return age

@@ -89,7 +89,7 @@ ExamplesOption = Annotated[
     ),
 ]
 _LIST_SETTINGS = ("key_columns", "ignore_columns")
-_OPTIONS = {
+_OTHER_WAYS = {
     "table": "Pass --with TABLE.",
     "reference": "Pass --reference PIPELINE.",
     "every": "It is the interval of comparisons in Airflow. Set it in the pipeline file.",
@@ -310,7 +310,7 @@ def _override_settings(pipeline: Pipeline, table: str | None, overrides: Sequenc
         name, equals, value = text.partition("=")
         if not equals:
             raise UserError(f"--set {text}: the value is missing. Write NAME=VALUE, such as ignore_columns=a,b.")
-        if advice := _OPTIONS.get(name.strip()):
+        if advice := _OTHER_WAYS.get(name.strip()):
             raise UserError(f"--set {text}: this setting has no effect here. {advice}")
         changes[f"compare.{name.strip()}"] = _parse_value(name.strip(), value)
     settings = with_overrides(pipeline, changes).compare

@@ -14,12 +14,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.config.output_stream import OUTPUT_WATERMARK
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import parse_instant
 from tidemark.errors import UserError, suggest_name
 from tidemark.formatting import format_value, quote_identifier
 from tidemark.ledger.row_content import content_hash
+from tidemark.sources.normalization import is_emission
 from tidemark.sources.stored_input import StoredInput
 
 _VALUE = re.compile(r"""\s*([^=,]+?)\s*=\s*(?:('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|([^,]*?))\s*(,|$)""")
@@ -131,7 +131,7 @@ def _read_rows(view: CommittedView, side: SideName, condition: Column) -> DataFr
     source = view.inputs[SIDES.index(side)]
     table = source.table.read().where(condition)
     if source.side.is_output_stream:
-        table = table.where(F.col(OUTPUT_WATERMARK).isNull())
+        table = table.where(is_emission())
     rows = source.side.normalize_all(table, view.grid, view.grid.start)
     return rows.withColumn("_hash", content_hash(rows, [side]))
 

@@ -12,7 +12,7 @@ from tidemark.config.allowed_functions import InputColumns
 from tidemark.config.base import Settings
 from tidemark.config.expressions import check_expression
 from tidemark.config.sides import SideName
-from tidemark.config.types import Duration, PositiveDuration
+from tidemark.config.types import Duration, NonNegativeDuration, PositiveDuration
 
 EpochUnit = Literal["s", "ms", "us", "ns"]
 
@@ -195,7 +195,7 @@ class Input(Settings):
     timestamps of Kafka records; it sets `tiebreak` to offset and, in Flink's dialects, `partition` to partition."""
     tiebreak: str | None = None
     """Integer column that orders rows of equal arrival time, such as a log offset."""
-    watermark_delay: Duration | None = None
+    watermark_delay: NonNegativeDuration | None = None
     """Bounded out-of-orderness: watermark = maximum event time so far - delay. Required in Flink's dialects, except
     with `recorded_watermark` and on Flink SQL's processing time."""
     recorded_watermark: TimeColumn | None = None
@@ -223,13 +223,6 @@ class Input(Settings):
     wait for the input."""
     upstream: Upstream | None = None
     """Pipeline whose output this input is. Write {pipeline: NAME, event_time: left} for the input instead."""
-
-    @field_validator("watermark_delay")
-    @classmethod
-    def _check_not_negative(cls, value: timedelta | None) -> timedelta | None:
-        if value is not None and value < timedelta():
-            raise ValueError("must not be negative")
-        return value
 
     @field_validator("where")
     @classmethod

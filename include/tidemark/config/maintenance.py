@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import field_validator, model_validator
 
 from tidemark.config.base import Settings
-from tidemark.config.types import Duration, PositiveDuration, format_duration
+from tidemark.config.types import Duration, NonNegativeDuration, PositiveDuration, format_duration
 
 MIN_RETENTION = timedelta(hours=1)
 """Minimum retention of files: running queries read replaced files, and running jobs commit uncommitted files."""
@@ -30,18 +30,11 @@ def check_retention(value: timedelta) -> timedelta:
 class CompactionSettings(Settings):
     """Files that `tidemark tables compact` merges: those of whole periods whose slices are settled."""
 
-    settled_after: Duration
+    settled_after: NonNegativeDuration
     """Files of a period are merged if the newest committed slice ends at least this time after the period."""
     period: PositiveDuration
     """Length of a period, whose files are merged into one file per table: a multiple of `slices.every`, and longer.
     Periods are counted from 1970-01-01 UTC. A slice belongs to the period in which it starts."""
-
-    @field_validator("settled_after")
-    @classmethod
-    def _check_not_negative(cls, value: timedelta) -> timedelta:
-        if value < timedelta():
-            raise ValueError("must not be negative")
-        return value
 
     def check_period(self, every: timedelta) -> None:
         """Check that a period consists of at least two whole slices of length `every`.

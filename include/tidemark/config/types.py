@@ -233,6 +233,17 @@ def _check_positive(value: timedelta) -> timedelta:
     return value
 
 
+def check_not_negative(value: timedelta) -> timedelta:
+    """Return a duration that is not negative.
+
+    Raises:
+        ValueError: It is negative.
+    """
+    if value < timedelta():
+        raise ValueError("must not be negative")
+    return value
+
+
 def _parse_cleanup_interval(value: Any) -> Any:
     if value == "half":
         return value
@@ -290,6 +301,7 @@ TimeZone = Annotated[
     WithJsonSchema({"type": "string", "examples": ["Europe/Berlin", "America/New_York"]}),
 ]
 PositiveDuration = Annotated[Duration, AfterValidator(_check_positive)]
+NonNegativeDuration = Annotated[Duration, AfterValidator(check_not_negative)]
 Instant = Annotated[
     datetime,
     BeforeValidator(parse_instant),

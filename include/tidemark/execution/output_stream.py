@@ -32,7 +32,7 @@ from tidemark.config.sides import OTHER
 from tidemark.execution.lane_replay import LANE
 from tidemark.execution.replay import ReplayResult
 from tidemark.joins.output_schema import flatten_emissions, select_output
-from tidemark.sources.normalization import Side
+from tidemark.sources.normalization import Side, is_emission
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.tables import from_pandas
@@ -91,11 +91,6 @@ def create_output_streams(
         F.col("lane").alias(LANE),
     )
     return rows.unionByName(watermarks, allowMissingColumns=True)
-
-
-def is_emission() -> Column:
-    """Return the condition for a row of the output stream to be an emission, and not a watermark."""
-    return F.col(OUTPUT_WATERMARK).isNull()
 
 
 def select_stream_emissions(stream: DataFrame) -> DataFrame:

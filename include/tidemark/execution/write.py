@@ -15,13 +15,14 @@ from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.delta.staging import StagedFiles
 from tidemark.execution.job_spec import JobSpec
 from tidemark.execution.late_row_matches import add_would_match
-from tidemark.execution.output_stream import create_output_stream, is_emission, select_stream_emissions
+from tidemark.execution.output_stream import create_output_stream, select_stream_emissions
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, ReplayResult
 from tidemark.joins.late_table import select_late_table
 from tidemark.joins.output_schema import flatten_emissions, select_output
 from tidemark.ledger.checkpoint_files import to_table_rows, with_slice_numbers
 from tidemark.ledger.state_fingerprint import state_parts
 from tidemark.quality.invariants import aggregate_output
+from tidemark.sources.normalization import is_emission
 from tidemark.spark.materialization import materialize
 from tidemark.tables.run_files import StagedRun, stage_run
 

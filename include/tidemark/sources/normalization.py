@@ -174,7 +174,7 @@ class Side:
         """Return True for rows that take part; never null."""
         conditions = [] if self.settings.where is None else [F.coalesce(self._where_column(spark), F.lit(False))]
         if self.is_output_stream:
-            conditions.append(F.col(OUTPUT_WATERMARK).isNull())
+            conditions.append(is_emission())
         return reduce(Column.__and__, conditions)
 
     def _common_key(self, number: int) -> Column:
@@ -261,6 +261,11 @@ class Side:
                 ("event_time_ahead_of_arrival", lead_micros > F.lit(to_micros(self.time_bounds.max_ahead_of_arrival)))
             )
         return F.coalesce(*(F.when(condition, F.lit(reason)) for reason, condition in reasons))
+
+
+def is_emission() -> Column:
+    """Return the condition for a row of an output stream to be an emission, and not a watermark."""
+    return F.col(OUTPUT_WATERMARK).isNull()
 
 
 def create_side(pipeline: Pipeline, name: SideName, schema: T.StructType, key_types: list[T.DataType]) -> Side:
