@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from jobs.flink_reference import FLINK, PROJECT
+from jobs.flink_java import FLINK, PROJECT
 
 PACKAGES = ("pyspark", "delta-spark", "deltalake", "polars")
 

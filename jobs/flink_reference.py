@@ -1,46 +1,60 @@
-"""Run a Flink pipeline's join in a real Flink, into a Delta table for `compare`.
+"""Run a pipeline's join, with those before it in a chain, in a real Flink, into a Delta table for `compare`.
 
-Flink runs in a virtual environment of its own: SQL for dialect flink-sql, and for windows of dialect flink-datastream a
-job of the DataStream API. That is Java, because Flink's Python has neither coGroups nor evictors. Flink reads the
-number, event time and keys of each row, in order, and writes the numbers of the rows that it has joined; their columns
-are looked up.
+Flink runs in a virtual environment of its own, as one of three jobs:
+
+- Flink SQL over rows in the order of event time, for a join of dialect flink-sql on event time;
+- windows of flink-datastream with their triggers and evictors, in the order of arrival (`FlinkWindows.java`);
+- all others in the order of arrival, instant by instant (`flink_streams.py`): joins of flink-sql with late rows,
+  intervals of flink-datastream, and chains.
+
+The last two are Java, because Flink's Python lacks parts of the DataStream API. Flink reads the number, event time and
+keys of each row, and writes the numbers of the rows that it has joined; their columns are looked up.
 """
 
 import argparse
 import json
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial, reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from jobs.flink_java import FLINK, require_flink, run_java, run_process
+from jobs.flink_streams import FlinkStreams, key_texts, list_input_keys
 from tidemark.comparison.compared_columns import NOT_COMPARED
 from tidemark.config import Pipeline, load_pipeline
-from tidemark.config.sides import SIDES
+from tidemark.config.output_stream import ORDER_STEPS, compute_depth
+from tidemark.config.sides import OTHER, SIDES
 from tidemark.delta.paths import resolve_lake_root
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.errors import FaultError, TidemarkError, UserError
-from tidemark.joins.keys import key_columns
-from tidemark.joins.output_schema import check_expressions, select_emissions
+from tidemark.errors import TidemarkError
+from tidemark.formatting import quote_identifier
+from tidemark.joins.keys import key_name
+from tidemark.joins.output_schema import (
+    check_expressions,
+    flatten_emissions,
+    list_provenance_columns,
+    select_emissions,
+    select_output,
+)
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.pipeline_tests.chain import TESTED, Chain, TableInput
 from tidemark.sources.resolution import open_inputs
+from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.session import get_spark_session
 from tidemark.streaming.flink_query import ANSWER, FlinkQuery, create_flink_query
 from tidemark.streaming.flink_windows import create_window_settings
-from tidemark.streaming.replay_source import number_rows, read_rows_in_slices
+from tidemark.streaming.replay_source import number_rows, read_side_in_slices
 from tidemark.timegrid.slices import Grid
+from tidemark.watermarks.exact import scale_tiebreak
 
-PROJECT = Path(__file__).resolve().parents[1]
-FLINK = PROJECT / ".venv-flink" / "bin" / "python"
-"""The interpreter with Flink."""
-_WINDOWS = PROJECT / "jobs" / "FlinkWindows.java"
-_OPENED_PACKAGES = ("java.base/java.util=ALL-UNNAMED", "java.base/java.lang=ALL-UNNAMED")
-"""Packages that Flink's serializers access."""
+_KEPT = "_kept_"
+"""Prefix of columns that are not part of a join's output, while it is selected."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +73,8 @@ class FlinkReferenceResult:
 def run_flink_reference(spark: SparkSession, pipeline: Pipeline, lake: str) -> FlinkReferenceResult:
     """Run a pipeline's join in Flink until its inputs end, and replace the output table.
 
-    The table contains the columns of `emissions` that an engine can provide. Rejected rows are left out, because they
-    would fail Flink's job.
+    If the pipeline reads the output of others, their joins run in the same Flink job. The table contains the columns of
+    `emissions` that an engine can provide. Rejected rows are left out, because they would fail Flink's job.
 
     Raises:
         PipelineFileError: Flink does not support the dialect, or cannot run the join this way.
@@ -70,83 +84,151 @@ def run_flink_reference(spark: SparkSession, pipeline: Pipeline, lake: str) -> F
     """
     began = time.monotonic()
     table = f"{PipelineTables.from_config(pipeline, lake).live_query}/emissions"
+    chain = Chain.from_pipeline(pipeline)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        window_settings = create_window_settings(pipeline) if pipeline.dialect == "flink-datastream" else None
-        query = None
-        if window_settings is None:
-            query = create_flink_query(pipeline, str(folder / "rows"), str(folder / "answer"))
-        if not FLINK.exists():
-            raise UserError(f"Flink is not installed in {FLINK.parents[1].name}. Run make flink-reference.")
-        grid, inputs = Grid.from_config(pipeline.slices), open_inputs(spark, pipeline, lake)
-        check_expressions(spark, pipeline, grid, *(source.side.schema for source in inputs))
-        valid = read_rows_in_slices(inputs, grid).where("rejected IS NULL")
-        number_rows(valid, "number").write.parquet(str(folder / "numbered"))
+        run_job = _choose_job(chain, folder)
+        require_flink()
+        grid = Grid.from_config(pipeline.slices)
+        inputs = {join: open_inputs(spark, each, lake) for join, each in chain.joins.items()}
+        for join, each in chain.joins.items():
+            check_expressions(spark, each, grid, *(source.side.schema for source in inputs[join]))
+        _number_rows(chain, inputs, grid).write.parquet(str(folder / "numbered"))
         rows = spark.read.parquet(str(folder / "numbered"))
-        (folder / "answer").mkdir()
-        if window_settings:
-            _run_windows(window_settings, rows, folder)
-        elif query:
-            _run_query(query, rows, folder)
-        answer = spark.read.schema(ANSWER).json(str(folder / "answer"))
-        joined = select_emissions(_look_up_rows(answer, rows, pipeline), pipeline, grid).drop(*NOT_COMPARED)
+        joined = _look_up_rows(run_job(rows), rows, chain, grid).drop(*NOT_COMPARED)
         joined.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(table)
         rows_read = rows.count()
     written = spark.read.format("delta").load(table).count()
     return FlinkReferenceResult(table, rows_read, written, round(time.monotonic() - began, 1))
 
 
-def _run_query(query: FlinkQuery, rows: DataFrame, folder: Path) -> None:
+def _choose_job(chain: Chain, folder: Path) -> Callable[[DataFrame], DataFrame]:
+    """Return the function that runs the job of a chain over its numbered rows.
+
+    It returns a row for each row of the output: a column `number_INDEX` per input of the chain, null if absent, and
+    `window_start` and `window_end` in ms, null without windows.
+
+    Raises:
+        PipelineFileError: Flink cannot run the join.
+    """
+    pipeline = chain.pipeline
+    if not pipeline.upstreams and pipeline.dialect == "flink-datastream" and pipeline.join.window:
+        return partial(_run_windows, create_window_settings(pipeline), folder)
+    if not pipeline.upstreams and pipeline.dialect == "flink-sql" and pipeline.clock == "event-time":
+        query = create_flink_query(pipeline, str(folder / "rows"), str(folder / "answer"))
+        return partial(_run_query, query, len(pipeline.join.keys), folder)
+    return partial(FlinkStreams(chain).run, folder=folder)
+
+
+def _number_rows(chain: Chain, inputs: Mapping[str, tuple[StoredInput, StoredInput]], grid: Grid) -> DataFrame:
+    """Read the rows of all tables that Flink reads, and number them in order.
+
+    Returns:
+        `input` (name), `side`, `number`, `clock`, `tiebreak`, `event_time`, `keys` (of `flink_streams.key_texts`), and
+        a column `row_INDEX` per input of the chain with the row.
+    """
+    frames, order_factor = [], ORDER_STEPS ** compute_depth(chain.pipeline)
+    input_keys = list_input_keys(chain)
+    for index, table in enumerate(chain.inputs):
+        source = inputs[table.join][SIDES.index(table.side)]
+        keys = input_keys[table.name]
+        tiebreak, factor = F.col("tiebreak"), order_factor // source.side.order_factor
+        if factor > 1:
+            tiebreak = scale_tiebreak(tiebreak, factor)
+        types = [inputs[key.join][SIDES.index(key.side)].side.keys[key.number][1] for key in keys]
+        frames.append(
+            read_side_in_slices(source, grid)
+            .where("rejected IS NULL")
+            .select(
+                F.lit(table.name).alias("input"),
+                "side",
+                "clock",
+                tiebreak.alias("tiebreak"),
+                "event_time",
+                key_texts(keys, types, table.side).alias("keys"),
+                F.col(table.side).alias(f"row_{index}"),
+            )
+        )
+    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+    return number_rows(rows, "number")
+
+
+def _run_query(query: FlinkQuery, key_count: int, folder: Path, rows: DataFrame) -> DataFrame:
     """Run Flink SQL over rows in files."""
-    keys = (F.col(name).cast("string").alias(name) for name in key_columns(rows))
+    keys = (F.col("keys")[number].alias(key_name(number)) for number in range(key_count))
     event_ms = F.col("event_time").alias("event_ms")
     result = rows.select("side", "number", event_ms, *keys).orderBy("number").coalesce(1)
     # One file, compressed: Flink does not split such a file, and reads it in the order in which it was written.
     result.write.option("compression", "gzip").json(str(folder / "rows"))
     (folder / "query.json").write_text(json.dumps(asdict(query)), encoding="utf-8")
-    _run_process(FLINK, PROJECT / "jobs" / "flink_process.py", folder / "query.json")
+    run_process(FLINK, Path(__file__).with_name("flink_process.py"), folder / "query.json")
+    return _read_answer(rows.sparkSession, folder)
 
 
-def _run_windows(settings: dict[str, int], rows: DataFrame, folder: Path) -> None:
+def _run_windows(settings: dict[str, int], folder: Path, rows: DataFrame) -> DataFrame:
     """Run a job of the DataStream API over a file with a line per row, and one before those of each instant."""
-    if not (compiler := shutil.which("javac")):
-        raise UserError("javac, which compiles Flink's windows, is not installed. Install a JDK 17, not a JRE.")
-    jars = f"{next(FLINK.parents[1].glob('lib/python*/site-packages/pyflink/lib'))}/*"
-    _run_process(compiler, "-nowarn", "-d", folder, "-cp", jars, _WINDOWS)
-    keys = (F.coalesce(F.base64(F.col(name).cast("string").cast("binary")), F.lit("-")) for name in key_columns(rows))
-    columns = rows.select("side", "number", "event_time", F.concat_ws(":", *keys), "clock", "tiebreak")
+    columns = rows.select("side", "number", "event_time", F.concat_ws(":", "keys"), "clock", "tiebreak")
     instant = None
     with (folder / "rows").open("w", encoding="utf-8") as lines:
-        for *values, clock, tiebreak in columns.orderBy("number").collect():
+        for *values, clock, tiebreak in columns.orderBy("number").toLocalIterator():
             if (clock, tiebreak) != instant:
                 lines.write("instant,0,0,\n")
                 instant = clock, tiebreak
             lines.write(",".join(map(str, values)) + "\n")
     file = folder / "settings"
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
-    opened = [option for package in _OPENED_PACKAGES for option in ("--add-opens", package)]
-    java = Path(compiler).with_name("java")
-    output = folder / "answer/pairs"
-    _run_process(java, *opened, "-cp", f"{folder}:{jars}", _WINDOWS.stem, file, folder / "rows", output)
+    (folder / "answer").mkdir()
+    run_java("FlinkWindows", folder, file, folder / "rows", folder / "answer/pairs")
+    return _read_answer(rows.sparkSession, folder)
 
 
-def _run_process(*command: Path | str) -> None:
-    if (code := subprocess.run(command, check=False).returncode) != 0:  # noqa: S603 - all of it is ours
-        raise FaultError(f"Flink failed with exit code {code}. Its output is above.")
+def _read_answer(spark: SparkSession, folder: Path) -> DataFrame:
+    answer = spark.read.schema(ANSWER).json(str(folder / "answer"))
+    bounds = (F.unix_millis(F.to_timestamp(name)).alias(name) for name in ("window_start", "window_end"))
+    numbers = (F.col(f"{side}_number").alias(f"number_{index}") for index, side in enumerate(SIDES))
+    return answer.select(*numbers, *bounds)
 
 
-def _look_up_rows(answer: DataFrame, rows: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """Return Flink's output in the form of a replay; columns that no engine provides are null."""
-    is_alone = {side: F.col(f"{other}_number").isNull() for side, other in (SIDES, reversed(SIDES))}
+def _look_up_rows(answer: DataFrame, rows: DataFrame, chain: Chain, grid: Grid) -> DataFrame:
+    """Return the emissions of the last join of a chain for the row numbers that Flink has written."""
+    for index, table in enumerate(chain.inputs):
+        of_input = rows.where(F.col("input") == table.name)
+        of_input = of_input.select(F.col("number").alias(f"number_{index}"), f"row_{index}")
+        answer = answer.join(of_input, f"number_{index}", "left").drop(f"number_{index}")
+    for join in chain.upstream_names:
+        answer = _add_output(answer, chain, join, grid)
+    return select_emissions(_to_replay(answer, chain, TESTED), chain.pipeline, grid)
+
+
+def _add_output(answer: DataFrame, chain: Chain, join: str, grid: Grid) -> DataFrame:
+    """Add the column `join_NAME` with the output row of a join before the last one, null if the row is absent."""
+    pipeline, replay = chain.joins[join], _to_replay(answer, chain, join)
+    kept = {f"{_KEPT}{name}": F.col(name) for name in answer.columns}
+    is_present = F.col("left").isNotNull() | F.col("right").isNotNull()
+    flat = flatten_emissions(replay, pipeline, grid, {**kept, f"{_KEPT}is_present": is_present})
+    output = select_output(flat, pipeline)
+    unknown = {*list_provenance_columns(pipeline)} - {"_emission"}
+    names = [name for name in output.columns if not name.startswith(_KEPT) and name not in unknown]
+    row = F.struct(*map(quote_identifier, names))
+    before = (F.col(name).alias(name.removeprefix(_KEPT)) for name in kept)
+    return output.select(*before, F.when(F.col(f"{_KEPT}is_present"), row).alias(f"join_{join}"))
+
+
+def _to_replay(answer: DataFrame, chain: Chain, join: str) -> DataFrame:
+    """Return the rows in the form of a replay of one join; columns that no engine provides are null."""
+    pipeline = chain.joins[join]
+    rows = {
+        side: f"join_{pipeline.upstreams[side].pipeline}"
+        if side in pipeline.upstreams
+        else f"row_{chain.inputs.index(TableInput(join, pipeline, side))}"
+        for side in SIDES
+    }
+    is_alone = {side: F.col(rows[other]).isNull() for side, other in OTHER.items()}
     emission = F.when(is_alone["left"], "padded_left").when(is_alone["right"], "padded_right").otherwise("matched")
     if pipeline.join.type in SEMI_ANTI_TYPES:
         emission = F.lit(pipeline.join.type)
-    bounds = {name: F.unix_millis(F.to_timestamp(name)) for name in ("window_start", "window_end")}
     nulls = dict.fromkeys(("slice", "pane", "result_time"), F.lit(None).cast("long"))
-    for side in SIDES:
-        in_side = rows.where(F.col("side") == side).select(F.col("number").alias(f"{side}_number"), side)
-        answer = answer.join(in_side, f"{side}_number", "left")
-    return answer.withColumns({**bounds, **nulls, "emission": emission})
+    return answer.withColumns({**{side: F.col(name) for side, name in rows.items()}, **nulls, "emission": emission})
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from benchmarks.cases import DELAY
 from benchmarks.data import COLUMNS
 from benchmarks.flink_format import fetch_parquet_format
 from benchmarks.peers.peer import Peer, Work
-from jobs.flink_reference import FLINK, PROJECT
+from jobs.flink_java import FLINK, PROJECT
 from tidemark.config.sides import SIDES
 
 TYPES = {"key": "BIGINT", "at": "TIMESTAMP_LTZ(6)", "value": "DOUBLE", "id": "BIGINT", "seen": "TIMESTAMP_LTZ(6)"}

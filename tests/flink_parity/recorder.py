@@ -1,16 +1,12 @@
 """Run streams in a real Flink event by event, and record the join's output and watermark after each."""
 
-import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobs.flink_reference import FLINK
+from jobs.flink_java import run_java
 
-JAVA = Path(__file__).with_name("FlinkStreams.java")
 SIDES = {"L": "left", "R": "right"}
-OPENED = ("java.base/java.util=ALL-UNNAMED", "java.base/java.lang=ALL-UNNAMED")
 
 
 @dataclass
@@ -36,7 +32,7 @@ def record_streams(streams):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "streams").write_text("\n".join(commands) + "\n")
-        run_java(folder)
+        run_java("FlinkStreams", folder, folder / "streams", folder / "answer")
         lines = (folder / "answer").read_text().splitlines()
     answers = [Answer() for _ in streams]
     for kind, number, step, *values in (line.split("\t") for line in lines):
@@ -64,20 +60,3 @@ def list_commands(vector):
         yield "\t".join(map(str, ("event", side, event["key"], event["ts"], mark, event["id"], *second_key)))
     if len(vector["events"]) in restarts:
         yield "restart"
-
-
-def run_java(folder):
-    jars = f"{next(FLINK.parents[1].glob('lib/python*/site-packages/pyflink/lib'))}/*"
-    subprocess.run([shutil.which("javac"), "-nowarn", "-d", folder, "-cp", jars, JAVA], check=True)
-    opened = [option for package in OPENED for option in ("--add-opens", package)]
-    command = [
-        "java",
-        "-XX:TieredStopAtLevel=1",
-        *opened,
-        "-cp",
-        f"{folder}:{jars}",
-        JAVA.stem,
-        folder / "streams",
-        folder / "answer",
-    ]
-    subprocess.run(command, check=True)

@@ -6,12 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs import flink_reference
-from tests.conftest import PROJECT
+from jobs import flink_java, flink_reference
+from jobs.flink_streams import FlinkStreams
+from tests.conftest import PROJECT, write_pipeline
 from tidemark.comparison import ComparisonRequest, compare
 from tidemark.config import load_pipeline
 from tidemark.errors import PipelineFileError, UserError
 from tidemark.execution.run import execute
+from tidemark.pipeline_tests.chain import Chain
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
@@ -46,7 +48,7 @@ def generate_rows(seed, start=START):
         yield generator.choice(["a", "b", "", None]), None if number == 0 else happened, number / 2, [number]
 
 
-@pytest.mark.skipif(not flink_reference.FLINK.exists(), reason="make flink-reference installs Flink")
+@pytest.mark.skipif(not flink_java.FLINK.exists(), reason="make flink-reference installs Flink")
 @pytest.mark.parametrize(
     ("join", "start", "changes"),
     [
@@ -84,7 +86,7 @@ def test_run_flink_reference_sql_join_equals_the_pipeline(spark, lake, write, pi
     assert emissions == {"matched", "padded_left", *(["padded_right"] if join["type"] == "full" else [])}
 
 
-@pytest.mark.skipif(not flink_reference.FLINK.exists(), reason="make flink-reference installs Flink")
+@pytest.mark.skipif(not flink_java.FLINK.exists(), reason="make flink-reference installs Flink")
 def test_run_flink_reference_triggered_window_equals_the_pipeline(spark, lake, write, pipeline):
     columns = "k string, happened timestamp, v double, arrived timestamp, position bigint"
     for side, seed in (("left", 1), ("right", 2)):
@@ -136,7 +138,6 @@ def test_create_window_settings_unsupported_join_raises(pipeline, changes, messa
     ("changes", "message"),
     [
         ({"dialect": "spark"}, "orders has dialect spark. A Flink reference needs"),
-        ({"left__arrival": "arrived", "right__arrival": "arrived"}, "runs by arrival, .* Remove `arrival`"),
         ({"join__condition": "left_v > 1"}, "has a join.condition in Spark SQL"),
         (
             {"left__arrival": "arrived", "right__arrival": "arrived", **RECORDED},
@@ -149,15 +150,101 @@ def test_create_window_settings_unsupported_join_raises(pipeline, changes, messa
             "is in Australia/Adelaide, where delays decide the rows of a window",
         ),
     ],
-    ids=["dialect", "arrival", "condition", "recorded", "sessions", "far apart", "time zone"],
+    ids=["dialect", "condition", "recorded", "sessions", "far apart", "time zone"],
 )
 def test_create_flink_query_unsupported_join_raises(pipeline, changes, message):
     with pytest.raises(PipelineFileError, match=message):
         create_flink_query(pipeline(**(BY_TIME | changes)), "rows", "answer")
 
 
+def write_chain_by_arrival(folder, dialect, **second):
+    """Write two pipelines in order of arrival, and load the second one, which also joins on a column of each table."""
+    times = {"event_time": "happened", "arrival": "arrived", "watermark_delay": "10 minutes", "tiebreak": "position"}
+    tables = {side: {"table": side, **times} for side in ("left", "right")}
+    write_pipeline(folder / "orders.yaml", dialect=dialect, **tables, output_stream=True)
+    left = {"pipeline": "orders", **({"event_time": "right"} if dialect == "flink-sql" else {})}
+    keys = [{"left": "left_k", "right": "k"}, {"left": "right_place", "right": "place"}]
+    changes = {"name": "shipped", "left": left, "right": {"table": "shipments", **times}, "join__keys": keys, **second}
+    return write_pipeline(folder / "shipped.yaml", dialect=dialect, **changes)
+
+
+def row(input_name, number, clock, event_time, *keys):
+    values = {"input": input_name, "number": number, "clock": clock, "tiebreak": 0}
+    return values | {"event_time": event_time, "keys": keys}
+
+
+ROWS = [
+    row("orders.left", 0, 1, 3_600_000, "=a", "=a"),
+    row("orders.right", 1, 2, 3_500_000, "=a", None),
+    row("right", 2, 2, 7_000, "=a", "=b"),
+    row("orders.right", 3, 3, 60_000, "=a", "=b"),
+]
+"""Rows of which two are simultaneous, and the last one is older than the one before."""
+
+
+def test_list_lines_chain_of_intervals_joins_by_columns_of_both_tables(tmp_path):
+    chain = Chain.from_pipeline(write_chain_by_arrival(tmp_path, "flink-datastream"))
+
+    lines = [line.split("\t") for line in FlinkStreams(chain).list_lines(ROWS)]
+
+    assert lines == [
+        ["inputs", "input_0", "input_1", "input_2"],
+        ["keys", "2"],
+        ["pairs", "join_0", "input_1", "input_2", "-1800000", "0", "0", "0"],
+        ["pairs", "join_1", "join_0", "input_0", "-1800000", "0", "2,5", "0,2"],
+        ["output", "join_1"],
+        ["event", "input_1", "=a", "3600000", "2999999", "0", "=a"],
+        ["row", "input_2", "=a", "3500000", "2899999", "1", ""],
+        ["row", "input_0", "=a", "7000", "-593001", "2", "=b"],
+        ["wait"],
+        ["watermark", "input_2", "2899999"],
+        ["watermark", "input_0", "-593001"],
+        ["wait"],
+        ["event", "input_2", "=a", "60000", "2899999", "3", "=b"],
+        ["end"],
+    ]
+
+
+def test_list_lines_window_join_after_interval_join_selects_ids_and_bounds(tmp_path):
+    second = {"join__type": "full", "join__interval": None, "join__window": {"tumbling": "1 hour"}}
+    chain = Chain.from_pipeline(write_chain_by_arrival(tmp_path, "flink-sql", **second))
+
+    lines = [line.split("\t") for line in FlinkStreams(chain).list_lines(ROWS)]
+
+    ((*_, view),) = [line for line in lines if line[0] == "view"]
+    assert view.startswith("SELECT l.k AS input_1_k, l.id AS input_1_id, l.k2 AS input_1_k2, r.k AS input_2_k, ")
+    assert "r.ts AS ts FROM input_1_rows l INNER JOIN input_2_rows r ON l.k = r.k AND r.ts >= l.ts + " in view
+    ((_, query),) = [line for line in lines if line[0] == "query"]
+    bounds = "COALESCE(l.window_start, r.window_start), COALESCE(l.window_end, r.window_end)"
+    assert query.startswith(f"SELECT l.input_1_id, l.input_2_id, r.id, {bounds} FROM (SELECT * FROM TABLE(TUMBLE(")
+    assert "r ON l.input_1_k2 = r.k AND l.input_2_k2 = r.k2 AND l.window_start = r.window_start" in query
+    assert ["event", "input_1", "=a", "3600000", "3000000", "0", "=a"] in lines
+
+
+@pytest.mark.parametrize(
+    ("dialect", "second", "message"),
+    [
+        ("flink-datastream", {"join__interval": None, "join__window": {"tumbling": "1 hour"}}, "is a window join of"),
+        (
+            "flink-sql",
+            {"join__min_cleanup_interval": "1 minute"},
+            "orders has another min_cleanup_interval than shipped",
+        ),
+        ("flink-sql", {"right__tiebreak": None}, "Give right a tiebreak"),
+        ("flink-sql", {"left__where": "left_k > 'a'"}, "has left.where on the output of a pipeline"),
+        ("flink-sql", {"join__keys": [{"left": "lower(left_k)", "right": "k"}]}, r"has the key lower\(left_k\), which"),
+        ("flink-sql", {"join__condition": "right_v > 1"}, "has a join.condition in Spark SQL"),
+    ],
+    ids=["windows", "cleanup", "order", "where", "computed key", "condition"],
+)
+def test_flink_streams_unsupported_chain_raises(tmp_path, dialect, second, message):
+    chain = Chain.from_pipeline(write_chain_by_arrival(tmp_path, dialect, **second))
+    with pytest.raises(PipelineFileError, match=message):
+        FlinkStreams(chain)
+
+
 def test_run_flink_reference_without_flink_names_the_remedy(monkeypatch, lake):
-    monkeypatch.setattr(flink_reference, "FLINK", PROJECT / ".venv-nowhere" / "bin" / "python")
+    monkeypatch.setattr(flink_java, "FLINK", PROJECT / ".venv-nowhere" / "bin" / "python")
     settings = load_pipeline(PROJECT / "benchmarks" / "flights_weather_sql.yaml")
     with pytest.raises(UserError, match="Flink is not installed in .venv-nowhere. Run make flink-reference"):
         flink_reference.run_flink_reference(None, settings, str(lake))

@@ -24,6 +24,18 @@ def load_upstreams(pipeline: Pipeline) -> dict[SideName, Pipeline]:
     return {side: _load_upstream(pipeline, side) for side in pipeline.upstreams}
 
 
+def list_upstreams(pipeline: Pipeline) -> list[Pipeline]:
+    """List the pipelines whose output a pipeline reads, directly or through others, each after those that it reads.
+
+    Raises:
+        PipelineFileError: There is no valid file of such a pipeline any more.
+    """
+    upstreams: dict[str, Pipeline] = {}
+    for upstream in load_upstreams(pipeline).values():
+        upstreams |= {each.name: each for each in (*list_upstreams(upstream), upstream)}
+    return list(upstreams.values())
+
+
 def format_upstream_arguments(pipeline: Pipeline, side: SideName) -> str:
     """Return the command line arguments that select the pipeline whose output an input is; its name without a file."""
     try:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tidemark.config import Pipeline, load_pipeline
-from tidemark.config.chain_files import load_upstreams
+from tidemark.config.chain_files import list_upstreams
 from tidemark.config.sides import SIDES, SideName
 
 TESTED = ""
@@ -71,9 +71,7 @@ class Chain:
         Raises:
             PipelineFileError: There is no valid file of such a pipeline.
         """
-        joins: dict[str, Pipeline] = {}
-        _add_upstreams(pipeline, joins)
-        return cls({**joins, TESTED: pipeline})
+        return cls({**{upstream.name: upstream for upstream in list_upstreams(pipeline)}, TESTED: pipeline})
 
     @property
     def pipeline(self) -> Pipeline:
@@ -118,11 +116,3 @@ class Chain:
             for own_side, upstream in self.joins[join].upstreams.items()
             for name in self.find_output_columns(upstream.pipeline, input_name, column)
         ]
-
-
-def _add_upstreams(pipeline: Pipeline, joins: dict[str, Pipeline]) -> None:
-    """Add the pipelines that a pipeline reads, each after those that it reads itself."""
-    for upstream in load_upstreams(pipeline).values():
-        if upstream.name not in joins:
-            _add_upstreams(upstream, joins)
-            joins[upstream.name] = upstream

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from tidemark.config import Interval, Join, Pipeline, WindowSettings
-from tidemark.config.sides import SIDES
+from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import to_millis
 from tidemark.errors import PipelineFileError
 from tidemark.joins.factory import has_irregular_clock_changes
@@ -19,14 +19,15 @@ ROWS = "side STRING, number BIGINT, event_ms BIGINT"
 ANSWER = "left_number BIGINT, right_number BIGINT, window_start STRING, window_end STRING"
 """Columns that Flink writes: the numbers of the rows (null if absent), and the window's bounds in the time zone."""
 
+_WINDOW_ENDS = ("start", "end")
 _MAX_INTERVAL = timedelta(days=99)
 _TABLE = """
 CREATE TABLE both_sides ({columns}, ts AS TO_TIMESTAMP_LTZ(event_ms, 3), WATERMARK FOR ts AS ts - {tick}) {files}
 """
 _VIEW = "CREATE VIEW {side}_rows AS SELECT number, ts, {keys} FROM both_sides WHERE side = '{side}'"
 _INSERT = "INSERT INTO answer {query}"
-_JOIN = "SELECT l.number, r.number, {bounds} FROM {left} l {how} JOIN {right} r ON {on}"
-_HALF = "SELECT l.number, CAST(NULL AS BIGINT), {bounds} FROM {left} l WHERE {how} (SELECT * FROM {right} r WHERE {on})"
+_JOIN = "SELECT {columns} FROM {left} l {how} JOIN {right} r ON {on}"
+_HALF = "SELECT {columns} FROM {left} l WHERE {how} (SELECT * FROM {right} r WHERE {on})"
 _WINDOWS = "(SELECT * FROM TABLE({function}(TABLE {rows}, DESCRIPTOR(ts), {spans})))"
 _FILES = "WITH ('connector' = 'filesystem', 'path' = '{folder}', 'format' = 'json')"
 
@@ -59,11 +60,7 @@ def create_flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery
     columns = ", ".join([ROWS, *(f"{key} STRING" for key in keys)])
     tick = _format_interval(timedelta(milliseconds=1))
     return FlinkQuery(
-        settings={
-            "parallelism.default": "1",
-            "table.local-time-zone": pipeline.time_zone,
-            "table.exec.interval-join.min-cleanup-interval": f"{pipeline.join.min_cleanup_interval_ms} ms",
-        },
+        settings={"parallelism.default": "1", **list_settings(pipeline)},
         statements=[
             _TABLE.format(columns=columns, tick=tick, files=_format_connector(rows)),
             *(_VIEW.format(side=side, keys=", ".join(keys)) for side in SIDES),
@@ -73,40 +70,71 @@ def create_flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery
     )
 
 
-def _find_obstacles(pipeline: Pipeline) -> Iterator[str]:
-    """Yield the reasons why Flink cannot run a pipeline."""
-    if pipeline.dialect != "flink-sql":
-        yield f"has dialect {pipeline.dialect}. A Flink reference needs dialect flink-sql or flink-datastream."
-    if pipeline.recorded_watermark_sides:
-        side = pipeline.recorded_watermark_sides[0]
-        yield f"has a recorded watermark ({side}.recorded_watermark), and this job computes its own. Name a delay."
-    if pipeline.clock != "event-time":
-        yield "runs by arrival, and this job reads in the order of event time. Remove `arrival` on both sides."
-    if (pipeline.join.max_time_distance or timedelta()) > _MAX_INTERVAL:
+def list_settings(pipeline: Pipeline) -> dict[str, str]:
+    """Return Flink's settings that a query of a pipeline depends on."""
+    return {
+        "table.local-time-zone": pipeline.time_zone,
+        "table.exec.interval-join.min-cleanup-interval": f"{pipeline.join.min_cleanup_interval_ms} ms",
+    }
+
+
+def find_query_obstacles(pipeline: Pipeline) -> Iterator[str]:
+    """Yield the reasons why no Flink reference job can run a pipeline's join."""
+    if pipeline.dialect == "spark":
+        yield "has dialect spark. A Flink reference needs dialect flink-sql or flink-datastream."
+    for side in pipeline.recorded_watermark_sides:
+        if side not in pipeline.upstreams:
+            yield f"has a recorded watermark ({side}.recorded_watermark), and this job computes its own. Name a delay."
+    if pipeline.dialect == "flink-sql" and (pipeline.join.max_time_distance or timedelta()) > _MAX_INTERVAL:
         yield f"joins rows more than {_MAX_INTERVAL.days} days apart, which Flink SQL cannot express. Shorten it."
     if pipeline.join.condition:
         yield "has a join.condition in Spark SQL, which Flink cannot evaluate. Remove it."
+    if pipeline.dialect == "flink-sql" and pipeline.join.window and pipeline.join.window.session:
+        yield "joins on sessions, which this job does not support. Use other windows."
+
+
+def _find_obstacles(pipeline: Pipeline) -> Iterator[str]:
+    """Yield the reasons why Flink cannot run a pipeline's join over rows in the order of event time."""
+    yield from find_query_obstacles(pipeline)
     if has_irregular_clock_changes(pipeline):
         yield f"is in {pipeline.time_zone}, where delays decide the rows of a window, and this job has none. Use UTC."
-    if pipeline.join.window and pipeline.join.window.session:
-        yield "joins on sessions, which need a watermark per input; this job has a common one. Use other windows."
 
 
 def _format_query(join: Join, keys: list[str]) -> str:
-    same = [f"l.{key} = r.{key}" for key in keys]
+    numbers = ["l.number", "CAST(NULL AS BIGINT)" if join.type in SEMI_ANTI_TYPES else "r.number"]
+    bounds = [f"CAST({bound} AS STRING)" for bound in list_window_bounds(join)] or ["CAST(NULL AS STRING)"] * 2
+    sides = {side: format_windows(join.window, f"{side}_rows") for side in SIDES}
+    return format_join(join, sides, [f"l.{key} = r.{key}" for key in keys], [*numbers, *bounds])
+
+
+def format_join(join: Join, sides: Mapping[SideName, str], same_keys: Sequence[str], columns: Sequence[str]) -> str:
+    """Return the query of an interval join or window join.
+
+    Args:
+        join: The join. Its type may be semi or anti.
+        sides: Tables or subqueries with the rows of each side. They have the time attribute `ts`, or for a window join
+            the windows' bounds.
+        same_keys: Conditions for equal keys, over `l` and `r`.
+        columns: Columns to select, over `l`, and over `r` unless the join is semi or anti.
+    """
     if join.interval:
-        on, none = " AND ".join([*same, *_list_bounds(join.interval)]), "CAST(NULL AS STRING)"
-        sides = {side: f"{side}_rows" for side in SIDES}
-        return _JOIN.format(**sides, how=join.type.upper(), on=on, bounds=f"{none}, {none}")
-    assert join.window, "checked by the pipeline file"
-    ends = ("start", "end")
-    on = " AND ".join([*same, *(f"l.window_{end} = r.window_{end}" for end in ends)])
-    sides = {side: _format_windows(join.window, f"{side}_rows") for side in SIDES}
+        conditions = list(_list_bounds(join.interval))
+    else:
+        conditions = [f"l.window_{end} = r.window_{end}" for end in _WINDOW_ENDS]
+    template, how = _JOIN, join.type.upper()
     if join.type in SEMI_ANTI_TYPES:
-        bounds = ", ".join(f"CAST(l.window_{end} AS STRING)" for end in ends)
-        return _HALF.format(**sides, how={"semi": "EXISTS", "anti": "NOT EXISTS"}[join.type], on=on, bounds=bounds)
-    bounds = ", ".join(f"CAST(COALESCE(l.window_{end}, r.window_{end}) AS STRING)" for end in ends)
-    return _JOIN.format(**sides, how=join.type.upper(), on=on, bounds=bounds)
+        template, how = _HALF, {"semi": "EXISTS", "anti": "NOT EXISTS"}[join.type]
+    on = " AND ".join([*same_keys, *conditions])
+    return template.format(left=sides["left"], right=sides["right"], how=how, on=on, columns=", ".join(columns))
+
+
+def list_window_bounds(join: Join) -> list[str]:
+    """List the SQL of start and end of a result's window; empty if the join has no windows."""
+    if join.window is None:
+        return []
+    if join.type in SEMI_ANTI_TYPES:
+        return [f"l.window_{end}" for end in _WINDOW_ENDS]
+    return [f"COALESCE(l.window_{end}, r.window_{end})" for end in _WINDOW_ENDS]
 
 
 def _list_bounds(interval: Interval) -> Iterator[str]:
@@ -115,8 +143,11 @@ def _list_bounds(interval: Interval) -> Iterator[str]:
         yield f"r.ts {operator} l.ts + {_format_interval(bound)}"
 
 
-def _format_windows(settings: WindowSettings, rows: str) -> str:
+def format_windows(settings: WindowSettings | None, rows: str) -> str:
+    """Return a subquery for a table's rows in their windows; without windows, the table."""
     match settings:
+        case None:
+            return rows
         case WindowSettings(tumbling=timedelta() as size):
             function, spans = "TUMBLE", [size]
         case WindowSettings(sliding=sliding) if sliding:

@@ -43,17 +43,19 @@ def read_rows_in_slices(inputs: tuple[StoredInput, StoredInput], grid: Grid) -> 
     Raises:
         InputError: arrivals are not exact.
     """
-    for source in inputs:
-        source.changes.require_exact_arrivals(grid, 0)
-    left, right = (
-        source.side.normalize(
-            source.table.read().where(~source.side.has_unusable_time & (source.side.clock.micros >= grid.start)),
-            grid,
-            grid.start,
-        )
-        for source in inputs
-    )
+    left, right = (read_side_in_slices(source, grid) for source in inputs)
     return left.unionByName(right, allowMissingColumns=True)
+
+
+def read_side_in_slices(source: StoredInput, grid: Grid) -> DataFrame:
+    """Read the normalized rows of an input that belong to a slice.
+
+    Raises:
+        InputError: arrivals are not exact.
+    """
+    source.changes.require_exact_arrivals(grid, 0)
+    side, rows = source.side, source.table.read()
+    return side.normalize(rows.where(~side.has_unusable_time & (side.clock.micros >= grid.start)), grid, grid.start)
 
 
 def number_rows(rows: DataFrame, name: str) -> DataFrame:

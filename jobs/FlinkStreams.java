@@ -7,6 +7,8 @@ import java.time.Instant;
 import java.time.LocalDateTime;
 import java.time.ZoneOffset;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
@@ -28,6 +30,7 @@ import org.apache.flink.runtime.state.FunctionInitializationContext;
 import org.apache.flink.runtime.state.FunctionSnapshotContext;
 import org.apache.flink.streaming.api.checkpoint.CheckpointedFunction;
 import org.apache.flink.streaming.api.datastream.DataStream;
+import org.apache.flink.streaming.api.datastream.KeyedStream;
 import org.apache.flink.streaming.api.datastream.SingleOutputStreamOperator;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.functions.co.ProcessJoinFunction;
@@ -46,17 +49,31 @@ import org.apache.flink.util.Collector;
 import org.apache.flink.util.OutputTag;
 
 /**
- * Records the output of a Flink join event by event. Compiled and started by tests.flink_parity.recorder.
+ * Feeds rows to Flink's joins in a given order, and writes their output. Started by jobs.flink_streams and by
+ * tests.flink_parity.recorder.
  *
- * <p>Usage: FlinkStreams STREAMS ANSWER. The lines of a stream are settings of Flink ("set", name, value), names of
- * its inputs ("inputs"; default: left, right), views ("view", name, query), its join, its events (input, key, time in ms,
- * the input's watermark after it, id, second key), "idle" and an input that falls idle, "restart" where the job fails, and
- * "end"; fields are separated by tabs. The join is a "query" over views and inputs (left_rows and right_rows), or one of
- * the DataStream API: an "interval" (lower, upper), a "chain" of two intervals (lower, upper, lower, upper; the second
- * key of the first input is the key of the second interval), or the "join" or "cogroup" of tumbling windows (size). A line of the answer is a "row" or the join's
- * "watermark" after an event, with the number of the stream and of the event at which it was emitted (or "restart", or
- * "drain"). A row has its timestamp and its fields: ids, and times in ms; times without a zone are converted as UTC. A row
- * that an interval join drops is "late" and its id.
+ * <p>Usage: FlinkStreams STREAMS ANSWER. Fields of a line are separated by tabs. The lines of a stream are, in this order:
+ *
+ * <ul>
+ *   <li>settings of Flink: "set", name, value;
+ *   <li>names of its inputs: "inputs", name, ...; without this line they are left and right;
+ *   <li>the number of key columns of each input: "keys", number; without this line there are two, k and k2;
+ *   <li>views: "view", name, query;
+ *   <li>interval joins of the DataStream API, whose outputs later joins may read: "pairs", name, left, right, lower bound,
+ *       upper bound, positions of the key fields in the left and in the right rows, separated by commas;
+ *   <li>the join whose output is written: a "query" over views and inputs (left_rows, right_rows), the name of one of the
+ *       "pairs" after "output", or one of two inputs: "interval" (lower, upper), or "join" or "cogroup" of tumbling windows
+ *       (size);
+ *   <li>events: a row with the watermark of its input after it ("event", input, key, time in ms, watermark, id, further
+ *       keys), a row without one ("row", the same with an ignored watermark), a "watermark" (input, ms), "wait" until all of
+ *       these are processed, "idle" and an input that falls idle, "restart" where the job fails;
+ *   <li>"end".
+ * </ul>
+ *
+ * <p>An event is processed before the next one begins; rows and watermarks of several inputs between two waits have no
+ * order. A line of the answer is a "row" or the join's "watermark" after an event, with the number of the stream and of the
+ * event at which it was emitted (or "restart", or "drain"). A row has its timestamp and its fields: times are in ms; those
+ * without a zone are converted as UTC. A row that an "interval" drops is "late" and its id.
  *
  * <p>A checkpoint that passes the source after an event shows that the join has processed the event, because its barrier
  * follows the event through all operators. The job also resumes from it after a failure.
@@ -64,10 +81,7 @@ import org.apache.flink.util.OutputTag;
 public final class FlinkStreams {
     private static final long PATIENCE_MS = 120_000;
     private static final KeySelector<Row, String> KEY = row -> row.getFieldAs(0);
-    private static final TypeInformation<Row> INPUT =
-            Types.ROW_NAMED(new String[] {"k", "id", "k2"}, Types.STRING, Types.STRING, Types.STRING);
     private static final TypeInformation<Row> PAIR = Types.ROW(Types.STRING, Types.STRING);
-    private static final OutputTag<Row> LATE = new OutputTag<>("late", INPUT);
 
     /** State that sources, sink and the main thread share: all of them run in this process. */
     private static final Map<String, BlockingQueue<String[]>> FEEDS = new HashMap<>();
@@ -89,40 +103,51 @@ public final class FlinkStreams {
     private static final String[] END = {};
 
     public static void main(String[] arguments) throws Exception {
-        Map<String, String> settings = new HashMap<>();
-        List<String> inputs = List.of("left", "right");
-        Map<String, String> views = new LinkedHashMap<>();
-        String[] join = null;
-        List<String[]> events = new ArrayList<>();
+        Stream told = new Stream();
         for (String line : Files.readAllLines(Path.of(arguments[0]), StandardCharsets.UTF_8)) {
-            String[] fields = line.split("\t");
+            String[] fields = line.split("\t", -1);
             switch (fields[0]) {
-                case "set" -> settings.put(fields[1], fields[2]);
-                case "inputs" -> inputs = List.of(fields).subList(1, fields.length);
-                case "view" -> views.put(fields[1], fields[2]);
-                case "query", "interval", "chain", "join", "cogroup" -> join = fields;
-                case "event", "idle", "restart" -> events.add(fields);
-                default -> {
-                    run(settings, inputs, views, join, events);
+                case "set" -> told.settings.put(fields[1], fields[2]);
+                case "inputs" -> told.inputs = List.of(fields).subList(1, fields.length);
+                case "keys" -> told.keys = Integer.parseInt(fields[1]);
+                case "view" -> told.views.put(fields[1], fields[2]);
+                case "pairs" -> told.pairs.add(fields);
+                case "query", "output", "interval", "join", "cogroup" -> told.join = fields;
+                case "end" -> {
+                    run(told);
                     Files.write(Path.of(arguments[1]), ANSWER);
-                    inputs = List.of("left", "right");
-                    settings.clear();
-                    views.clear();
-                    events.clear();
+                    told = new Stream();
                     stream++;
                 }
+                default -> told.events.add(fields);
             }
         }
     }
 
-    private static void run(
-            Map<String, String> settings,
-            List<String> inputs,
-            Map<String, String> views,
-            String[] join,
-            List<String[]> events)
-            throws Exception {
-        long restarts = events.stream().filter(event -> event[0].equals("restart")).count();
+    /** A stream's lines. */
+    private static final class Stream {
+        final Map<String, String> settings = new HashMap<>();
+        List<String> inputs = List.of("left", "right");
+        int keys = 2;
+        final Map<String, String> views = new LinkedHashMap<>();
+        final List<String[]> pairs = new ArrayList<>();
+        String[] join;
+        final List<String[]> events = new ArrayList<>();
+
+        /** Names of an input's columns: the key, the id, and the further keys. */
+        List<String> columns() {
+            List<String> columns = new ArrayList<>(List.of("k", "id"));
+            for (int number = 2; number <= keys; number++) {
+                columns.add("k" + number);
+            }
+            return columns;
+        }
+    }
+
+    private static void run(Stream told) throws Exception {
+        Map<String, String> settings = told.settings;
+        List<String> inputs = told.inputs;
+        long restarts = told.events.stream().filter(event -> event[0].equals("restart")).count();
         settings.put("execution.checkpointing.interval", "10 ms");
         settings.put("restart-strategy.type", "fixed-delay");
         settings.put("restart-strategy.fixed-delay.attempts", String.valueOf(restarts));
@@ -133,26 +158,34 @@ public final class FlinkStreams {
         flink.setBufferTimeout(0);
         Map<String, DataStream<Row>> rows = new LinkedHashMap<>();
         for (String input : inputs) {
-            rows.put(input, rows(flink, input));
+            rows.put(input, rows(flink, input, told.columns()));
         }
-        joined(flink, rows, views, join).transform("answer", Types.STRING, new Answer()).sinkTo(new DiscardingSink<>());
+        joined(flink, rows, told).transform("answer", Types.STRING, new Answer()).sinkTo(new DiscardingSink<>());
         passed = 0;
         completed = 0;
         CompletableFuture<JobExecutionResult> job = flink.executeAsync().getJobExecutionResult();
         await(job, () -> FED.tryAcquire(inputs.size()));
         int number = 0;
-        for (String[] event : events) {
-            if (event[0].equals("restart")) {
-                at = "restart";
-                FEEDS.get("left").put(FAILURE);
-                await(job, () -> FED.tryAcquire(inputs.size()));
-                continue;
+        for (String[] event : told.events) {
+            switch (event[0]) {
+                case "restart" -> {
+                    at = "restart";
+                    FEEDS.get("left").put(FAILURE);
+                    await(job, () -> FED.tryAcquire(inputs.size()));
+                }
+                case "wait" -> await(job, () -> completed >= awaited);
+                case "row", "watermark" -> {
+                    FEEDS.get(event[1]).put(event);
+                    await(job, () -> FED.tryAcquire());
+                }
+                default -> {
+                    at = String.valueOf(number++);
+                    FEEDS.get(event[1]).put(event);
+                    await(job, () -> FED.tryAcquire());
+                    await(job, () -> completed >= awaited);
+                    ANSWER.add(String.join("\t", "watermark", String.valueOf(stream), at, String.valueOf(watermark)));
+                }
             }
-            at = String.valueOf(number++);
-            FEEDS.get(event[1]).put(event);
-            await(job, () -> FED.tryAcquire());
-            await(job, () -> completed >= awaited);
-            ANSWER.add(String.join("\t", "watermark", String.valueOf(stream), at, String.valueOf(watermark)));
         }
         at = "drain";
         for (String input : inputs) {
@@ -162,33 +195,28 @@ public final class FlinkStreams {
     }
 
     private static DataStream<Row> joined(
-            StreamExecutionEnvironment flink,
-            Map<String, DataStream<Row>> rows,
-            Map<String, String> views,
-            String[] join) {
+            StreamExecutionEnvironment flink, Map<String, DataStream<Row>> rows, Stream told) {
+        String[] join = told.join;
         Iterator<DataStream<Row>> inputs = rows.values().iterator();
         DataStream<Row> left = inputs.next();
         DataStream<Row> right = inputs.next();
         return switch (join[0]) {
-            case "query" -> queried(flink, rows, views, join[1]);
-            case "chain" ->
-                    left.keyBy(KEY)
-                            .intervalJoin(right.keyBy(KEY))
-                            .between(millis(join[1]), millis(join[2]))
-                            .process(new KeyedPairs(), INPUT)
-                            .keyBy(KEY)
-                            .intervalJoin(inputs.next().keyBy(KEY))
-                            .between(millis(join[3]), millis(join[4]))
-                            .process(new Pairs(), PAIR);
+            case "query" -> queried(flink, rows, told, join[1]);
+            case "output" -> {
+                Map<String, DataStream<Row>> outputs = new HashMap<>(rows);
+                told.pairs.forEach(pairs -> outputs.put(pairs[1], pairs(outputs, pairs)));
+                yield outputs.get(join[1]);
+            }
             case "interval" -> {
+                OutputTag<Row> late = new OutputTag<>("late", left.getType());
                 SingleOutputStreamOperator<Row> pairs =
                         left.keyBy(KEY)
                                 .intervalJoin(right.keyBy(KEY))
                                 .between(millis(join[1]), millis(join[2]))
-                                .sideOutputLeftLateData(LATE)
-                                .sideOutputRightLateData(LATE)
-                                .process(new Pairs(), PAIR);
-                yield pairs.union(pairs.getSideOutput(LATE).map(row -> Row.of("late", row.getField(1)), PAIR));
+                                .sideOutputLeftLateData(late)
+                                .sideOutputRightLateData(late)
+                                .process(new Ids(), PAIR);
+                yield pairs.union(pairs.getSideOutput(late).map(row -> Row.of("late", row.getField(1)), PAIR));
             }
             case "join" ->
                     left.join(right)
@@ -205,27 +233,56 @@ public final class FlinkStreams {
         };
     }
 
-    private static DataStream<Row> rows(StreamExecutionEnvironment flink, String side) {
+    /** Joins two streams on an interval. A pair has the fields of both rows. A row without a key has no pair. */
+    private static DataStream<Row> pairs(Map<String, DataStream<Row>> streams, String[] told) {
+        DataStream<Row> left = streams.get(told[2]);
+        DataStream<Row> right = streams.get(told[3]);
+        return keyed(left, told[6])
+                .intervalJoin(keyed(right, told[7]))
+                .between(millis(told[4]), millis(told[5]))
+                .process(new Fields(), fields(left.getType().getArity() + right.getType().getArity()));
+    }
+
+    private static KeyedStream<Row, String> keyed(DataStream<Row> rows, String positions) {
+        int[] keys = Arrays.stream(positions.split(",")).mapToInt(Integer::parseInt).toArray();
+        return rows.filter(row -> Arrays.stream(keys).allMatch(key -> row.getField(key) != null))
+                .keyBy(
+                        row ->
+                                Arrays.stream(keys)
+                                        .mapToObj(key -> row.<String>getFieldAs(key))
+                                        .collect(Collectors.joining(",")),
+                        Types.STRING);
+    }
+
+    private static DataStream<Row> rows(StreamExecutionEnvironment flink, String side, List<String> columns) {
         FEEDS.put(side, new LinkedBlockingQueue<>());
-        return flink.addSource(new Feed(side), side, INPUT);
+        TypeInformation<?>[] types = strings(columns.size());
+        return flink.addSource(
+                new Feed(side, columns.size()), side, Types.ROW_NAMED(columns.toArray(String[]::new), types));
+    }
+
+    private static TypeInformation<Row> fields(int number) {
+        return Types.ROW(strings(number));
+    }
+
+    private static TypeInformation<?>[] strings(int number) {
+        return Collections.nCopies(number, Types.STRING).toArray(TypeInformation<?>[]::new);
     }
 
     private static DataStream<Row> queried(
             StreamExecutionEnvironment flink,
             Map<String, DataStream<Row>> inputs,
-            Map<String, String> views,
+            Stream told,
             String query) {
         StreamTableEnvironment tables = StreamTableEnvironment.create(flink);
         Schema schema =
                 Schema.newBuilder()
-                        .column("k", "STRING")
-                        .column("id", "STRING")
-                        .column("k2", "STRING")
+                        .fromFields(told.columns(), Collections.nCopies(told.columns().size(), DataTypes.STRING()))
                         .columnByMetadata("ts", DataTypes.TIMESTAMP_LTZ(3), "rowtime")
                         .watermark("ts", "SOURCE_WATERMARK()")
                         .build();
         inputs.forEach((name, rows) -> tables.createTemporaryView(name + "_rows", rows, schema));
-        views.forEach((name, sql) -> tables.createTemporaryView(name, tables.sqlQuery(sql)));
+        told.views.forEach((name, sql) -> tables.createTemporaryView(name, tables.sqlQuery(sql)));
         return tables.toDataStream(tables.sqlQuery(query));
     }
 
@@ -255,9 +312,11 @@ public final class FlinkStreams {
     /** A side's rows, each with the watermark after it. */
     private static final class Feed implements SourceFunction<Row>, CheckpointedFunction {
         private final String side;
+        private final int arity;
 
-        Feed(String side) {
+        Feed(String side, int arity) {
             this.side = side;
+            this.arity = arity;
         }
 
         @Override
@@ -268,16 +327,31 @@ public final class FlinkStreams {
                     throw new IOException("told to fail");
                 }
                 synchronized (out.getCheckpointLock()) {
-                    if (event[0].equals("idle")) {
-                        out.markAsTemporarilyIdle();
-                    } else {
-                        out.collectWithTimestamp(Row.of(event[2], event[5], event.length > 6 ? event[6] : null), Long.parseLong(event[3]));
-                        out.emitWatermark(new Watermark(Long.parseLong(event[4])));
+                    switch (event[0]) {
+                        case "idle" -> out.markAsTemporarilyIdle();
+                        case "watermark" -> out.emitWatermark(new Watermark(Long.parseLong(event[2])));
+                        default -> {
+                            out.collectWithTimestamp(row(event), Long.parseLong(event[3]));
+                            if (event[0].equals("event")) {
+                                out.emitWatermark(new Watermark(Long.parseLong(event[4])));
+                            }
+                        }
                     }
                     awaited = passed + 1;
                 }
                 FED.release();
             }
+        }
+
+        /** Creates the row of an event: its key, its id, and the further keys. An empty key is null. */
+        private Row row(String[] event) {
+            Row row = new Row(arity);
+            row.setField(0, event[2].isEmpty() ? null : event[2]);
+            row.setField(1, event[5]);
+            for (int field = 6; field < event.length; field++) {
+                row.setField(field - 4, event[field].isEmpty() ? null : event[field]);
+            }
+            return row;
         }
 
         @Override
@@ -292,18 +366,19 @@ public final class FlinkStreams {
         }
     }
 
-    private static final class Pairs extends ProcessJoinFunction<Row, Row, Row> {
+    /** Emits the ids of both rows. */
+    private static final class Ids extends ProcessJoinFunction<Row, Row, Row> {
         @Override
         public void processElement(Row left, Row right, Context context, Collector<Row> out) {
             out.collect(Row.of(left.getField(1), right.getField(1)));
         }
     }
 
-    /** Pairs as an input of the next join, with the left row's second key. */
-    private static final class KeyedPairs extends ProcessJoinFunction<Row, Row, Row> {
+    /** Emits the fields of both rows. */
+    private static final class Fields extends ProcessJoinFunction<Row, Row, Row> {
         @Override
         public void processElement(Row left, Row right, Context context, Collector<Row> out) {
-            out.collect(Row.of(left.getField(2), left.getField(1) + "," + right.getField(1), null));
+            out.collect(Row.join(left, right));
         }
     }
 
