@@ -13,6 +13,7 @@ from delta import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from tidemark.cli import main
 from tidemark.cli.status import summarize_status
 from tidemark.comparison import ComparisonRequest, compare
 from tidemark.comparison.chain_history import explain_rows
@@ -112,9 +113,9 @@ class Chain:
             self.run(self.second, end=at(end), slices_per_job=1)
 
     def run_at_once(self):
-        """Run each pipeline in one job."""
-        for settings in (self.first, self.second):
-            self.run(settings, end=at(120), drain=False)
+        """Run each pipeline in one job, by one command."""
+        options = ["--upstream", "--lake", str(self.lake), "--to", at(120).isoformat()]
+        assert main(["run", self.second.name, *options]) == 0
 
     def explain(self, settings, side, **values):
         """Return the name of the pipeline and the steps of each history."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -23,8 +23,9 @@ from tidemark.cli.progress import run_with_progress
 from tidemark.cli.render_plan import describe_changes, render_plan, render_reprocess_changes
 from tidemark.cli.render_status import render_status
 from tidemark.cli.status import summarize_status
-from tidemark.config import load_pipeline
+from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.candidate_version import to_candidate
+from tidemark.config.chain_files import list_upstreams
 from tidemark.errors import UserError
 from tidemark.planning.approved_plan import ApprovedPlan, write_plan
 from tidemark.planning.plan import Plan
@@ -95,6 +96,10 @@ PlanFileOption = Annotated[
         help="With --dry-run: write the plan as JSON. Otherwise: refuse to run more than the plan in FILE.",
     ),
 ]
+UpstreamOption = Annotated[
+    bool,
+    typer.Option("--upstream", help="First run the pipelines whose output this one reads, with the same options."),
+]
 SkipAssetCheckOption = Annotated[
     bool, typer.Option("--skip-asset-check", help="Assume that the assets of `complete` had an event. Set by the DAGs.")
 ]
@@ -120,7 +125,7 @@ def plan(
         drain=drain, from_empty_state=from_empty_state,
         ignore_completeness=ignore_completeness, skip_asset_check=skip_asset_check,
     )  # fmt: skip
-    plan_ = _plan(pipeline, request, candidate)
+    plan_ = _plan(to_candidate(load_pipeline(pipeline), candidate), request)
     print_result(plan_, lambda: render_plan(plan_))
 
 
@@ -133,6 +138,7 @@ def run(
     drain: DrainOption = False,  # noqa: FBT002
     from_empty_state: EmptyStateOption = False,  # noqa: FBT002
     atomic: AtomicOption = False,  # noqa: FBT002
+    upstream: UpstreamOption = False,  # noqa: FBT002
     ignore_completeness: IncompleteOption = False,  # noqa: FBT002
     skip_asset_check: SkipAssetCheckOption = False,  # noqa: FBT002
 ) -> None:
@@ -145,17 +151,27 @@ def run(
         drain=drain, from_empty_state=from_empty_state, atomic=atomic,
         ignore_completeness=ignore_completeness, skip_asset_check=skip_asset_check,
     )  # fmt: skip
-    plan_ = _plan_and_start_session(pipeline, request, candidate)
+    last = to_candidate(load_pipeline(pipeline), candidate)
+    results = [_run_slices(each, request) for each in (list_upstreams(last) if upstream else [])]
+    result = _run_slices(last, request)
+    if get_global_options().as_json:
+        print_json({**result, "upstream": results} if upstream else result)
+
+
+def _run_slices(pipeline: Pipeline, request: Request) -> dict[str, Any]:
+    """Run the slices of one pipeline, and return plan and status as JSON."""
+    plan_ = _plan_and_start_session(pipeline, request)
     as_json = get_global_options().as_json
     if not as_json:
         out.print(render_plan(plan_))
     for _ in run_with_progress(plan_, lines=not as_json):
         pass
     status = summarize_status(plan_.pipeline, get_lake_root())
-    print_result({"plan": plan_.to_dict(), "status": status.to_dict()}, lambda: render_status(status))
     if not as_json:
+        out.print(render_status(status))
         names = ",".join(status.tables)
         out.print(f"Tables: {plan_.tables.root}/{{{names}}}", soft_wrap=True)
+    return {"plan": plan_.to_dict(), "status": status.to_dict()}
 
 
 def reprocess(
@@ -178,14 +194,15 @@ def reprocess(
     if outdated and (start or end):
         raise UserError("--outdated finds the slices itself. Leave out --from and --to, or --outdated.")
     request = _create_request(start, end, slices_per_job, reprocess=True, outdated=outdated, atomic=atomic)
+    selected = to_candidate(load_pipeline(pipeline), candidate)
     if dry_run:
-        plan_ = _plan(pipeline, request, candidate)
+        plan_ = _plan(selected, request)
         if plan_file:
             write_plan(plan_, plan_file)
         print_result(plan_, lambda: render_plan(plan_))
         return
     approved = ApprovedPlan.read(plan_file) if plan_file else None
-    plan_ = _plan_and_start_session(pipeline, request, candidate, approved)
+    plan_ = _plan_and_start_session(selected, request, approved)
     as_json = get_global_options().as_json
     if not as_json:
         out.print(render_plan(plan_))
@@ -196,16 +213,13 @@ def reprocess(
         out.print(render_reprocess_changes(plan_.grid, results))
 
 
-def _plan(name: str, request: Request, candidate: str | None) -> Plan:
-    pipeline = to_candidate(load_pipeline(name), candidate)
+def _plan(pipeline: Pipeline, request: Request) -> Plan:
     session = create_lazy_session(partial(get_spark_session, "tidemark", cluster=pipeline.cluster))
     return create_plan(session, pipeline, get_lake_root(), request)
 
 
-def _plan_and_start_session(
-    name: str, request: Request, candidate: str | None, approved: ApprovedPlan | None = None
-) -> Plan:
-    plan_ = _plan(name, request, candidate)
+def _plan_and_start_session(pipeline: Pipeline, request: Request, approved: ApprovedPlan | None = None) -> Plan:
+    plan_ = _plan(pipeline, request)
     if approved:
         approved.require_covers(plan_)
     if plan_.jobs:
