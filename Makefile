@@ -113,7 +113,7 @@ races: $(DEV) $(JARS) ## run, backfill and reprocess one pipeline at the same ti
 faults: $(DEV) $(JARS) ## inject eleven faults into a streamed table, and check each cause
 	@$(VENV)/python -m tests.comparison.faults
 
-flink-parity: $(DEV) $(JARS) $(FLINK) ## compare eight joins and four chains with a real Flink on the flights
+flink-parity: $(DEV) $(JARS) $(FLINK) ## compare eight joins and six chains with a real Flink on the flights
 	@$(VENV)/python -m tests.flink_parity
 	@$(VENV)/python -m tests.flink_parity.chains
 

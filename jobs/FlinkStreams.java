@@ -72,7 +72,7 @@ import org.apache.flink.util.OutputTag;
  *
  * <p>An event is processed before the next one begins; rows and watermarks of several inputs between two waits have no
  * order. A line of the answer is a "row" or the join's "watermark" after an event, with the number of the stream and of the
- * event at which it was emitted (or "restart", or "drain"). A row has its timestamp and its fields: times are in ms; those
+ * event at which it was emitted (or of the next event, "restart", or "drain"). A row has its timestamp and its fields: times are in ms; those
  * without a zone are converted as UTC. A row that an "interval" drops is "late" and its id.
  *
  * <p>A checkpoint that passes the source after an event shows that the join has processed the event, because its barrier
@@ -175,6 +175,7 @@ public final class FlinkStreams {
                 }
                 case "wait" -> await(job, () -> completed >= awaited);
                 case "row", "watermark" -> {
+                    at = String.valueOf(number);
                     FEEDS.get(event[1]).put(event);
                     await(job, () -> FED.tryAcquire());
                 }

@@ -1,7 +1,8 @@
-"""Compare chains of two joins with a real Flink on January's flights, row by row: `make flink-parity`.
+"""Compare chains of two and three joins with a real Flink on January's flights, row by row: `make flink-parity`.
 
-Each flight is joined with the weather at its departure, and the result with later departures of the same aircraft.
-Flink reads the rows one at a time, in the order of arrival, so rows are late in both.
+Each flight is joined with the weather at its departure, and the result with later departures of the same aircraft. In a
+tree these departures are joined with the weather, too. Flink reads the rows one at a time, in the order of arrival, so
+rows are late in both.
 
 Usage: python -m tests.flink_parity.chains [CHAIN...]
 """
@@ -10,6 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -31,35 +33,54 @@ from tidemark.spark.session import get_spark_session
 
 UNTIL = "2013-01-03"
 """Flights and reports before this day are joined."""
-MINUTE = 60_000
-DELAYS = {"flights": 30 * MINUTE, "weather": 0, "departures": 10 * MINUTE}
-"""Watermark delay of each input, ms."""
-EVENT_TIMES = {"flights": "scheduled_departure", "weather": "observed_at", "departures": "scheduled_departure"}
-KEYS = {"flights": "origin", "weather": "origin", "departures": "tailnum"}
+FLIGHT = {"table": "flights", "event_time": "scheduled_departure", "arrival": "departed_at"}
+REPORT = {"table": "weather", "event_time": "observed_at", "arrival": "received_at"}
+INPUTS = {
+    "flights": {**FLIGHT, "watermark_delay": "30 minutes", "key": "origin"},
+    "weather": {**REPORT, "watermark_delay": "0 seconds", "key": "origin"},
+    "departures": {**FLIGHT, "watermark_delay": "10 minutes", "key": "tailnum"},
+    "reports": {**REPORT, "watermark_delay": "5 minutes", "key": "origin"},
+}
+"""Inputs of the joins. Rows without the key or without an arrival take no part."""
 HOUR_BEFORE = {"lower": "-1 hour", "upper": "0 seconds"}
 NEXT_HOURS = {"lower": "1 minute", "upper": "6 hours"}
 HOUR = {"tumbling": "1 hour"}
 
 
+@dataclass(frozen=True)
+class Joins:
+    """The joins of a chain."""
+
+    dialect: str
+    first: Mapping[str, Any]
+    """Join of flights and weather."""
+    last: Mapping[str, Any]
+    """Join of the first one's output with departures of the same aircraft."""
+    of_departures: Mapping[str, Any] | None = None
+    """Join of departures and weather, whose output the last join reads instead of departures."""
+
+
 CHAINS = {
-    "sql_left_interval_left_interval": (
+    "sql_left_interval_left_interval": Joins(
+        "flink-sql", {"type": "left", "interval": HOUR_BEFORE}, {"type": "left", "interval": NEXT_HOURS}
+    ),
+    "sql_inner_interval_full_window": Joins(
+        "flink-sql", {"type": "inner", "interval": HOUR_BEFORE}, {"type": "full", "window": HOUR}
+    ),
+    "sql_left_window_full_interval": Joins(
+        "flink-sql", {"type": "left", "window": HOUR}, {"type": "full", "interval": NEXT_HOURS}
+    ),
+    "sql_tree": Joins(
         "flink-sql",
         {"type": "left", "interval": HOUR_BEFORE},
-        {"type": "left", "interval": NEXT_HOURS},
-    ),
-    "sql_inner_interval_full_window": (
-        "flink-sql",
-        {"type": "inner", "interval": HOUR_BEFORE},
-        {"type": "full", "window": HOUR},
-    ),
-    "sql_left_window_full_interval": (
-        "flink-sql",
-        {"type": "left", "window": HOUR},
         {"type": "full", "interval": NEXT_HOURS},
+        {"type": "inner", "interval": HOUR_BEFORE},
     ),
-    "datastream_interval_interval": ("flink-datastream", {"interval": HOUR_BEFORE}, {"interval": NEXT_HOURS}),
+    "datastream_interval_interval": Joins("flink-datastream", {"interval": HOUR_BEFORE}, {"interval": NEXT_HOURS}),
+    "datastream_tree": Joins(
+        "flink-datastream", {"interval": HOUR_BEFORE}, {"interval": NEXT_HOURS}, {"interval": HOUR_BEFORE}
+    ),
 }
-"""Dialect, first join and second join of each chain."""
 
 
 def main() -> None:
@@ -88,17 +109,15 @@ def main() -> None:
 
 
 def write_inputs(spark: SparkSession, lake: str) -> None:
-    """Write the three inputs, with one order of arrival over all of them as the column `position`."""
+    """Write the inputs, with one order of arrival over all of them as the column `position`."""
     land(spark, lake)
-    arrivals = {"flights": "departed_at", "weather": "received_at", "departures": "departed_at"}
-    sources = {"flights": "flights", "weather": "weather", "departures": "flights"}
     rows = {
         name: spark.read.format("delta")
-        .load(f"{lake}/{sources[name]}")
-        .withColumn("arrived", F.expr(arrival))
-        .where(F.col("arrived").isNotNull() & F.col(KEYS[name]).isNotNull() & (F.col("arrived") < UNTIL))
+        .load(f"{lake}/{source['table']}")
+        .withColumn("arrived", F.col(source["arrival"]))
+        .where(F.col("arrived").isNotNull() & F.col(source["key"]).isNotNull() & (F.col("arrived") < UNTIL))
         .withColumn("id", F.concat(F.lit(name), F.xxhash64(F.struct("*"))))
-        for name, arrival in arrivals.items()
+        for name, source in INPUTS.items()
     }
     order = reduce(DataFrame.unionByName, (frame.select("id", "arrived") for frame in rows.values()))
     order = order.withColumn("position", F.row_number().over(Window.orderBy("arrived", "id"))).drop("arrived")
@@ -111,33 +130,39 @@ def count_late_rows(spark: SparkSession, lake: str, pipelines: list[Pipeline]) -
 
 
 def write_pipelines(lake: str, name: str) -> list[Pipeline]:
-    """Write the pipeline files of both joins, the second of which reads the output of the first, and load them."""
-    dialect, first_join, second_join = CHAINS[name]
-    sources = {
+    """Write the pipeline files of a chain, each after those that it reads, and load them."""
+    joins = CHAINS[name]
+    tables = {
         source: {
             "table": f"{source}_in_order",
-            "event_time": EVENT_TIMES[source],
+            "event_time": settings["event_time"],
             "arrival": "arrived",
             "tiebreak": "position",
-            "watermark_delay": f"{delay} ms",
+            "watermark_delay": settings["watermark_delay"],
         }
-        for source, delay in DELAYS.items()
+        for source, settings in INPUTS.items()
     }
-    pair = {"pipeline": f"{name}_pairs", **({"event_time": "left"} if dialect == "flink-sql" else {})}
+    kept_time = {"event_time": "left"} if joins.dialect == "flink-sql" else {}
     first = {
         "name": f"{name}_pairs",
-        "left": sources["flights"],
-        "right": sources["weather"],
-        "join": {"keys": ["origin"], **first_join},
+        "left": tables["flights"],
+        "right": tables["weather"],
+        "join": {"keys": ["origin"], **joins.first},
         "output_stream": True,
     }
-    second = {
+    of_departures = {**first, "name": f"{name}_departures", "left": tables["departures"], "right": tables["reports"]}
+    last = {
         "name": name,
-        "left": pair,
-        "right": sources["departures"],
-        "join": {"keys": [{"left": "left_tailnum", "right": "tailnum"}], **second_join},
+        "left": {"pipeline": first["name"], **kept_time},
+        "right": tables["departures"],
+        "join": {"keys": [{"left": "left_tailnum", "right": "tailnum"}], **joins.last},
     }
-    return [write_pipeline(Path(lake), {"dialect": dialect, **content}) for content in (first, second)]
+    contents = [first, last]
+    if joins.of_departures:
+        last["right"] = {"pipeline": of_departures["name"], **kept_time}
+        last["join"] = {**last["join"], "keys": ["left_tailnum"]}
+        contents = [first, {**of_departures, "join": {"keys": ["origin"], **joins.of_departures}}, last]
+    return [write_pipeline(Path(lake), {"dialect": joins.dialect, **content}) for content in contents]
 
 
 def write_pipeline(folder: Path, content: Mapping[str, Any]) -> Pipeline:
