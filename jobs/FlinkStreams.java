@@ -192,6 +192,7 @@ public final class FlinkStreams {
         for (String input : inputs) {
             FEEDS.get(input).put(END);
         }
+        await(job, job::isDone);
         job.get();
     }
 
@@ -305,7 +306,7 @@ public final class FlinkStreams {
                 job.get();
             }
             if (System.currentTimeMillis() > end) {
-                throw new IllegalStateException("nothing more came at " + at);
+                throw new IllegalStateException("no progress in two minutes at event " + at);
             }
         }
     }

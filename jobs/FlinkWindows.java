@@ -43,10 +43,14 @@ import org.apache.flink.util.Collector;
  * evictor (CoGroupedStreams). So does this job, because the order of two streams would differ between runs.
  *
  * <p>Usage: FlinkWindows SETTINGS ROWS ANSWER. A line of the rows, in the order of their arrival, has the side (left,
- * right, or "instant" before the rows of one instant), number, event time (ms) and key; a line of the answer is JSON.
+ * right, or "instant" before the rows of one instant), number, event time (ms) and key. The number is -1 if the line only
+ * moves the watermark. A line of the answer is JSON.
  */
 public final class FlinkWindows {
     private static final String INSTANT = "instant";
+
+    /** Number of a line that only moves the watermark of its side. */
+    private static final long WITHOUT_ROW = -1;
 
     /** A row of either side, or the beginning of an instant. */
     public static final class Row {
@@ -74,14 +78,14 @@ public final class FlinkWindows {
 
         StreamExecutionEnvironment flink = StreamExecutionEnvironment.getExecutionEnvironment();
         flink.setParallelism(1);
-        long left = settings.millis("left_delay");
-        long right = settings.millis("right_delay");
+        long left = settings.millis("left_lag");
+        long right = settings.millis("right_lag");
         WindowedStream<Row, String, TimeWindow> windows =
                 flink.fromData(rows, type)
                         .assignTimestampsAndWatermarks(
                                 WatermarkStrategy.<Row>forGenerator(context -> new MinimumWatermark(left, right))
                                         .withTimestampAssigner((row, before) -> row.eventMs))
-                        .filter(row -> !row.side.equals(INSTANT))
+                        .filter(row -> !row.side.equals(INSTANT) && row.number != WITHOUT_ROW)
                         .keyBy(row -> row.key)
                         .window(settings.windows())
                         .trigger(settings.trigger(type))
@@ -162,21 +166,21 @@ public final class FlinkWindows {
 
     /** The watermark of a join: the lower one of both sides, updated before the rows of an instant. */
     private static final class MinimumWatermark implements WatermarkGenerator<Row> {
-        private final Map<String, Long> delays;
+        private final Map<String, Long> lags;
         private final Map<String, Long> newest = new HashMap<>();
 
         MinimumWatermark(long left, long right) {
-            delays = Map.of("left", left, "right", right);
+            lags = Map.of("left", left, "right", right);
         }
 
         @Override
         public void onEvent(Row row, long eventMs, WatermarkOutput output) {
             if (!row.side.equals(INSTANT)) {
                 newest.merge(row.side, row.eventMs, Math::max);
-            } else if (newest.keySet().equals(delays.keySet())) {
+            } else if (newest.keySet().equals(lags.keySet())) {
                 long watermark = Long.MAX_VALUE;
-                for (String side : delays.keySet()) {
-                    watermark = Math.min(watermark, newest.get(side) - delays.get(side) - 1);
+                for (String side : lags.keySet()) {
+                    watermark = Math.min(watermark, newest.get(side) - lags.get(side));
                 }
                 output.emitWatermark(new Watermark(watermark));
             }

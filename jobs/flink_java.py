@@ -19,7 +19,7 @@ def require_flink() -> None:
     Raises:
         UserError: It is not.
     """
-    if not FLINK.exists():
+    if not FLINK.exists() or not _list_jars():
         raise UserError(f"Flink is not installed in {FLINK.parents[1].name}. Run make flink-reference.")
 
 
@@ -37,7 +37,7 @@ def run_java(job: str, folder: Path, *arguments: Path | str) -> None:
     """
     if not (compiler := shutil.which("javac")):
         raise UserError("javac, which compiles Flink's jobs, is not installed. Install a JDK 17, not a JRE.")
-    jars = f"{next(FLINK.parents[1].glob('lib/python*/site-packages/pyflink/lib'))}/*"
+    jars = f"{_list_jars()[0]}/*"
     run_process(compiler, "-nowarn", "-Xlint:-deprecation", "-d", folder, "-cp", jars, _source(job))
     opened = [option for package in _OPENED_PACKAGES for option in ("--add-opens", package)]
     java = Path(compiler).with_name("java")
@@ -53,6 +53,11 @@ def run_process(*command: Path | str) -> None:
     """
     if (code := subprocess.run(command, check=False).returncode) != 0:  # noqa: S603 - all of it is ours
         raise FaultError(f"Flink failed with exit code {code}. Its output is above.")
+
+
+def _list_jars() -> list[Path]:
+    """List the folders with Flink's jars: one, or none if Flink is not installed completely."""
+    return list(FLINK.parents[1].glob("lib/python*/site-packages/pyflink/lib"))
 
 
 def _source(job: str) -> Path:

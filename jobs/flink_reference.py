@@ -2,9 +2,10 @@
 
 Flink runs in a virtual environment of its own, as one of three jobs:
 
-- Flink SQL over rows in the order of event time, for a join of dialect flink-sql on event time;
-- windows of flink-datastream with their triggers and evictors, in the order of arrival (`FlinkWindows.java`);
-- all others in the order of arrival, instant by instant (`flink_streams.py`): joins of flink-sql with late rows,
+- Flink SQL over rows in the order of event time, for flink-sql without arrivals;
+- windows of flink-datastream with their triggers and evictors, in the order of the pipeline's clock
+  (`FlinkWindows.java`);
+- all others in the order of the pipeline's clock, instant by instant (`flink_streams.py`): flink-sql by arrival,
   intervals of flink-datastream, and chains.
 
 The last two are Java, because Flink's Python lacks parts of the DataStream API. Flink reads the number, event time and
@@ -13,6 +14,8 @@ keys of each row, and writes the numbers of the rows that it has joined; their c
 
 import argparse
 import json
+import re
+import shlex
 import sys
 import tempfile
 import time
@@ -25,14 +28,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.flink_java import FLINK, require_flink, run_java, run_process
-from jobs.flink_streams import FlinkStreams, key_texts, list_input_keys
+from jobs.flink_keys import encode_keys, list_input_keys
+from jobs.flink_streams import FlinkStreams
 from tidemark.comparison.compared_columns import NOT_COMPARED
 from tidemark.config import Pipeline, load_pipeline
-from tidemark.config.output_stream import ORDER_STEPS, compute_depth
+from tidemark.config.output_stream import ORDER_STEPS, OUTPUT_STREAM_COLUMNS, compute_depth
 from tidemark.config.sides import OTHER, SIDES
 from tidemark.delta.paths import resolve_lake_root
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.errors import TidemarkError
+from tidemark.errors import PipelineFileError, TidemarkError
 from tidemark.formatting import quote_identifier
 from tidemark.joins.keys import key_name
 from tidemark.joins.output_schema import (
@@ -52,6 +56,7 @@ from tidemark.streaming.flink_windows import create_window_settings
 from tidemark.streaming.replay_source import number_rows, read_side_in_slices
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.exact import scale_tiebreak
+from tidemark.watermarks.row_status import is_filtered, moves_watermark
 
 _KEPT = "_kept_"
 """Prefix of columns that are not part of a join's output, while it is selected."""
@@ -82,12 +87,12 @@ def run_flink_reference(spark: SparkSession, pipeline: Pipeline, lake: str) -> F
         UserError: Flink is not installed.
         FaultError: Flink failed.
     """
-    began = time.monotonic()
+    start = time.monotonic()
     table = f"{PipelineTables.from_config(pipeline, lake).live_query}/emissions"
     chain = Chain.from_pipeline(pipeline)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run_job = _choose_job(chain, folder)
+        run_job = choose_job(chain, folder)
         require_flink()
         grid = Grid.from_config(pipeline.slices)
         inputs = {join: open_inputs(spark, each, lake) for join, each in chain.joins.items()}
@@ -97,12 +102,12 @@ def run_flink_reference(spark: SparkSession, pipeline: Pipeline, lake: str) -> F
         rows = spark.read.parquet(str(folder / "numbered"))
         joined = _look_up_rows(run_job(rows), rows, chain, grid).drop(*NOT_COMPARED)
         joined.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(table)
-        rows_read = rows.count()
+        rows_read = rows.where(~F.col("is_filtered")).count()
     written = spark.read.format("delta").load(table).count()
-    return FlinkReferenceResult(table, rows_read, written, round(time.monotonic() - began, 1))
+    return FlinkReferenceResult(table, rows_read, written, round(time.monotonic() - start, 1))
 
 
-def _choose_job(chain: Chain, folder: Path) -> Callable[[DataFrame], DataFrame]:
+def choose_job(chain: Chain, folder: Path) -> Callable[[DataFrame], DataFrame]:
     """Return the function that runs the job of a chain over its numbered rows.
 
     It returns a row for each row of the output: a column `number_INDEX` per input of the chain, null if absent, and
@@ -112,6 +117,11 @@ def _choose_job(chain: Chain, folder: Path) -> Callable[[DataFrame], DataFrame]:
         PipelineFileError: Flink cannot run the join.
     """
     pipeline = chain.pipeline
+    for each in chain.joins.values():
+        if name := _find_unknown_column(each, is_last=each is pipeline):
+            raise PipelineFileError(
+                f"{each.name} selects {name}, which Flink does not provide. Leave it out of `select`."
+            )
     if not pipeline.upstreams and pipeline.dialect == "flink-datastream" and pipeline.join.window:
         return partial(_run_windows, create_window_settings(pipeline), folder)
     if not pipeline.upstreams and pipeline.dialect == "flink-sql" and pipeline.clock == "event-time":
@@ -120,12 +130,26 @@ def _choose_job(chain: Chain, folder: Path) -> Callable[[DataFrame], DataFrame]:
     return partial(FlinkStreams(chain).run, folder=folder)
 
 
+def _find_unknown_column(pipeline: Pipeline, *, is_last: bool) -> str | None:
+    """Return a name in a pipeline's `select` that only Tidemark provides, or that is known of the last join only."""
+    selected = pipeline.select.values() if isinstance(pipeline.select, dict) else pipeline.select or ()
+    unknown = {*NOT_COMPARED, *OUTPUT_STREAM_COLUMNS}
+    upstream_bounds = {"_window_start", "_window_end"}
+    names: list[str] = re.findall(r"\w+", " ".join(selected))
+    for name in names:
+        column = re.sub(r"^((left|right)_)*(?=_)", "", name)
+        if column in unknown or (column in upstream_bounds and not (is_last and column == name)):
+            return name
+    return None
+
+
 def _number_rows(chain: Chain, inputs: Mapping[str, tuple[StoredInput, StoredInput]], grid: Grid) -> DataFrame:
     """Read the rows of all tables that Flink reads, and number them in order.
 
     Returns:
-        `input` (name), `side`, `number`, `clock`, `tiebreak`, `event_time`, `keys` (of `flink_streams.key_texts`), and
-        a column `row_INDEX` per input of the chain with the row.
+        `input` (name), `side`, `number`, `clock`, `tiebreak`, `event_time`, `keys` (of `flink_keys.encode_keys`),
+        `is_filtered` for rows that only move the watermark, and a column `row_INDEX` per input of the chain with the
+        row.
     """
     frames, order_factor = [], ORDER_STEPS ** compute_depth(chain.pipeline)
     input_keys = list_input_keys(chain)
@@ -138,14 +162,15 @@ def _number_rows(chain: Chain, inputs: Mapping[str, tuple[StoredInput, StoredInp
         types = [inputs[key.join][SIDES.index(key.side)].side.keys[key.number][1] for key in keys]
         frames.append(
             read_side_in_slices(source, grid)
-            .where("rejected IS NULL")
+            .where(moves_watermark() & F.col("event_time").isNotNull())
             .select(
                 F.lit(table.name).alias("input"),
                 "side",
                 "clock",
                 tiebreak.alias("tiebreak"),
                 "event_time",
-                key_texts(keys, types, table.side).alias("keys"),
+                encode_keys(keys, types, table.side).alias("keys"),
+                is_filtered().alias("is_filtered"),
                 F.col(table.side).alias(f"row_{index}"),
             )
         )
@@ -157,7 +182,9 @@ def _run_query(query: FlinkQuery, key_count: int, folder: Path, rows: DataFrame)
     """Run Flink SQL over rows in files."""
     keys = (F.col("keys")[number].alias(key_name(number)) for number in range(key_count))
     event_ms = F.col("event_time").alias("event_ms")
-    result = rows.select("side", "number", event_ms, *keys).orderBy("number").coalesce(1)
+    # In this order, no row depends on a watermark.
+    joined = rows.where(~F.col("is_filtered"))
+    result = joined.select("side", "number", event_ms, *keys).orderBy("number").coalesce(1)
     # One file, compressed: Flink does not split such a file, and reads it in the order in which it was written.
     result.write.option("compression", "gzip").json(str(folder / "rows"))
     (folder / "query.json").write_text(json.dumps(asdict(query)), encoding="utf-8")
@@ -166,11 +193,13 @@ def _run_query(query: FlinkQuery, key_count: int, folder: Path, rows: DataFrame)
 
 
 def _run_windows(settings: dict[str, int], folder: Path, rows: DataFrame) -> DataFrame:
-    """Run a job of the DataStream API over a file with a line per row, and one before those of each instant."""
-    columns = rows.select("side", "number", "event_time", F.concat_ws(":", "keys"), "clock", "tiebreak")
+    """Run a job of the DataStream API. Write a line per row, and a line `instant` before the rows of each instant."""
+    number = F.when(F.col("is_filtered"), -1).otherwise(F.col("number"))
+    ordered = rows.orderBy("number")
+    columns = ordered.select("side", number, "event_time", F.concat_ws(":", "keys"), "clock", "tiebreak")
     instant = None
     with (folder / "rows").open("w", encoding="utf-8") as lines:
-        for *values, clock, tiebreak in columns.orderBy("number").toLocalIterator():
+        for *values, clock, tiebreak in columns.toLocalIterator():
             if (clock, tiebreak) != instant:
                 lines.write("instant,0,0,\n")
                 instant = clock, tiebreak
@@ -201,7 +230,10 @@ def _look_up_rows(answer: DataFrame, rows: DataFrame, chain: Chain, grid: Grid) 
 
 
 def _add_output(answer: DataFrame, chain: Chain, join: str, grid: Grid) -> DataFrame:
-    """Add the column `join_NAME` with the output row of a join before the last one, null if the row is absent."""
+    """Add the column `join_NAME` with the output row of a join before the last one.
+
+    It is null if no row of this join is part of the last join's row.
+    """
     pipeline, replay = chain.joins[join], _to_replay(answer, chain, join)
     kept = {f"{_KEPT}{name}": F.col(name) for name in answer.columns}
     is_present = F.col("left").isNotNull() | F.col("right").isNotNull()
@@ -245,8 +277,9 @@ def main() -> None:
         sys.exit(error.exit_code)
     print(f"{pipeline.name}: Flink read {result.rows_read:,} rows and wrote {result.rows:,} in {result.seconds:,.1f} s")
     print(f"Table:   {result.table}")
-    print(f"Compare: tidemark run {arguments.pipeline} --drain")
-    print(f"         tidemark compare run {arguments.pipeline} --with {result.table}")
+    selected = shlex.quote(arguments.pipeline) + (f" --lake {shlex.quote(arguments.lake)}" if arguments.lake else "")
+    print(f"Compare: tidemark run {selected} --drain")
+    print(f"         tidemark compare run {selected} --with {shlex.quote(result.table)}")
 
 
 if __name__ == "__main__":

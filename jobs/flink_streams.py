@@ -1,4 +1,4 @@
-"""Run a pipeline's join, and those before it in a chain, as one Flink job that reads rows in the order of arrival.
+"""Run a pipeline's join, and those before it in a chain, as one Flink job that reads rows in the order of their clock.
 
 Each input is a source with its own watermark, delayed as in its pipeline. The rows of one instant are read before their
 watermarks, and Flink processes an instant before it reads the next one (`FlinkStreams.java`). So rows are late in Flink
@@ -7,50 +7,32 @@ where they are late in Tidemark. Flink gets row numbers, event times, and keys a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
+from pyspark.sql import DataFrame
 
 from jobs.flink_java import run_java
+from jobs.flink_keys import find_input_key, list_input_keys
 from tidemark.config import Pipeline
 from tidemark.config.output_stream import EVENT_TIMES
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import to_millis
-from tidemark.errors import PipelineFileError
-from tidemark.joins.keys import key_name
+from tidemark.config.types import format_micros
+from tidemark.errors import InputError, PipelineFileError
+from tidemark.joins.rules.flink_common import compute_watermark_lag, to_inclusive_bounds
 from tidemark.pipeline_tests.chain import TESTED, Chain, TableInput
-from tidemark.streaming.flink_query import (
-    find_query_obstacles,
-    format_join,
-    format_windows,
-    list_settings,
-    list_window_bounds,
-)
+from tidemark.streaming.flink_obstacles import find_obstacles_by_arrival
+from tidemark.streaming.flink_query import format_join, format_windows, list_settings, list_window_bounds
 
 _ID = "id"
+_FIRST_FIELD = 4
+"""Number of columns in a line of the output before the fields of its row."""
 _ORDER = ("clock", "tiebreak")
 """Columns that order the rows; rows that are equal in both are simultaneous."""
-
-
-@dataclass(frozen=True)
-class InputKey:
-    """A column of a table that is a key of a join."""
-
-    input: TableInput
-    join: str
-    """Name of the join in the chain: that of the input, or a later one."""
-    side: SideName
-    number: int
-    """Index in `join.keys`."""
-    column: str | None
-    """Column of the table; None if the input's own join computes the key."""
 
 
 @dataclass(frozen=True)
@@ -83,22 +65,23 @@ class FlinkStreams:
         """Run the job.
 
         Args:
-            rows: Rows of all tables: `input` (name), `number`, `clock`, `tiebreak`, `event_time` (ms) and `keys` (of
-                `key_texts`).
+            rows: Rows of all tables: `input` (name), `number`, `clock`, `tiebreak`, `event_time` (ms), `keys` (of
+                `flink_keys.encode_keys`), and `is_filtered` for rows that only move the watermark.
             folder: Folder for files of the job.
 
         Returns:
             A row for each row of the last join's output: a column `number_INDEX` per input of the chain, null if
             absent, and `window_start` and `window_end` in ms, null without windows.
         """
-        lines = self.list_lines(row.asDict() for row in rows.orderBy("number").toLocalIterator())
+        columns = rows.select("input", "number", *_ORDER, "event_time", "keys", "is_filtered").orderBy("number")
+        lines = self.list_lines(row.asDict() for row in columns.toLocalIterator())
         (folder / "streams").write_text("\n".join(lines) + "\n", encoding="utf-8")
         run_java("FlinkStreams", folder, folder / "streams", folder / "output")
         answer = (folder / "output").read_text(encoding="utf-8").splitlines()
         names = [f"number_{index}" for index in range(len(self.chain.inputs))]
         schema = ", ".join(f"{name} long" for name in [*names, "window_start", "window_end"])
-        output = [self._parse_row(line) for line in answer if line.startswith("row\t")]
-        return rows.sparkSession.createDataFrame(output, schema)
+        output = self._parse_output(line for line in answer if line.startswith("row\t"))
+        return rows.sparkSession.createDataFrame(list(output), schema)
 
     def list_lines(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         """Yield the lines that the job reads: its definition, and its rows in order with their watermarks."""
@@ -107,20 +90,23 @@ class FlinkStreams:
         yield "end"
 
     @cached_property
-    def _width(self) -> int:
+    def _key_count(self) -> int:
         return max(2, *map(len, self._input_keys.values()))
 
     def _list_definitions(self) -> Iterator[str]:
         """Yield the lines before the events."""
         chain, pipeline = self.chain, self.chain.pipeline
         yield "\t".join(["inputs", *map(self._input_name, chain.inputs)])
-        yield f"keys\t{self._width}"
+        yield f"keys\t{self._key_count}"
         if pipeline.dialect == "flink-datastream":
             for join in chain.joins:
-                yield self._describe_pairs(join)
+                yield self._format_interval_join(join)
             yield f"output\t{self._join_name(TESTED)}"
             return
-        for name, value in list_settings(pipeline).items():
+        joins = chain.joins.values()
+        zone = next((each.time_zone for each in joins if each.join.window), pipeline.time_zone)
+        cleanup = next((_get_cleanup(each) for each in joins if each.join.interval), 0)
+        for name, value in list_settings(zone, cleanup).items():
             yield f"set\t{name}\t{value}"
         for join in chain.upstream_names:
             yield f"view\t{self._join_name(join)}\t{self._format_view(join)}"
@@ -136,14 +122,14 @@ class FlinkStreams:
             has_windows = self.chain.joins[upstream].join.window is not None
             return _Stream(self._join_name(upstream), fields, has_windows=has_windows)
         source = TableInput(join, pipeline, side)
-        columns = ["k", _ID, *(f"k{number}" for number in range(2, self._width + 1))]
+        columns = ["k", _ID, *(f"k{number}" for number in range(2, self._key_count + 1))]
         name = self._input_name(source)
         return _Stream(name, tuple((name, column) for column in columns))
 
     def _list_keys(self, join: str, side: SideName) -> Iterator[tuple[str, str]]:
         """Yield the fields that a join compares on one side."""
         for number in range(len(self.chain.joins[join].join.keys)):
-            key = _find_input_key(self.chain, join, side, number)
+            key = find_input_key(self.chain, join, side, number)
             index = self._input_keys[key.input.name].index(key)
             yield self._input_name(key.input), f"k{index + 1}" if index else "k"
 
@@ -153,7 +139,7 @@ class FlinkStreams:
     def _join_name(self, join: str) -> str:
         return f"join_{list(self.chain.joins).index(join)}"
 
-    def _describe_pairs(self, join: str) -> str:
+    def _format_interval_join(self, join: str) -> str:
         """Return the line of an interval join of the DataStream API."""
         interval = self.chain.joins[join].join.interval
         assert interval is not None, "checked by _find_obstacles"
@@ -162,7 +148,7 @@ class FlinkStreams:
             ",".join(str(stream.fields.index(key)) for key in self._list_keys(join, side))
             for side, stream in zip(SIDES, (left, right), strict=True)
         )
-        bounds = map(str, interval.to_closed(1000))
+        bounds = map(str, to_inclusive_bounds(interval))
         return "\t".join(["pairs", self._join_name(join), left.name, right.name, *bounds, *positions])
 
     def _list_columns(self, join: str) -> dict[tuple[str, str], str]:
@@ -176,125 +162,83 @@ class FlinkStreams:
         }
 
     def _format_view(self, join: str) -> str:
-        """Return the query of a join that another one reads, with the time attribute that it keeps."""
+        """Return the query of a join that another one reads, with the event time that the next join uses."""
         ((reader, side),) = self.chain.list_readers(join)
         column = getattr(self.chain.joins[reader], side).event_time.column
-        kept = next(each for each in SIDES if EVENT_TIMES[each] == column)
-        stream, window = self._find_stream(join, kept), self.chain.joins[join].join.window
+        time_side = next(each for each in SIDES if EVENT_TIMES[each] == column)
+        stream, window = self._find_stream(join, time_side), self.chain.joins[join].join.window
         output = _Stream(self._join_name(join), tuple(self._list_columns(join)))
         columns = [f"{sql} AS {_column_name(output, field)}" for field, sql in self._list_columns(join).items()]
-        columns.append(f"{kept[0]}.{'window_time' if window and not stream.has_windows else 'ts'} AS ts")
+        columns.append(f"{time_side[0]}.{'window_time' if window and not stream.has_windows else 'ts'} AS ts")
         if window:
-            columns += [f"{kept[0]}.window_{end} AS window_{end}" for end in ("start", "end")]
+            columns += [f"{time_side[0]}.window_{end} AS window_{end}" for end in ("start", "end")]
         return self._format_query(join, columns)
 
     def _format_query(self, join: str, columns: list[str]) -> str:
         settings = self.chain.joins[join].join
         streams = {side: self._find_stream(join, side) for side in SIDES}
         names = ([_column_name(streams[side], key) for key in self._list_keys(join, side)] for side in SIDES)
-        same_keys = [f"l.{left} = r.{right}" for left, right in zip(*names, strict=True)]
+        key_conditions = [f"l.{left} = r.{right}" for left, right in zip(*names, strict=True)]
         sides = {
             side: _table_name(stream) if stream.has_windows else format_windows(settings.window, _table_name(stream))
             for side, stream in streams.items()
         }
-        return " ".join(format_join(settings, sides, same_keys, columns).split())
+        return " ".join(format_join(settings, sides, key_conditions, columns).split())
 
     def _list_events(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-        """Yield the lines of the rows and their watermarks, instant by instant."""
+        """Yield the lines of the rows and their watermarks, instant by instant.
+
+        Raises:
+            InputError: The order of two rows is unknown, and the output depends on it.
+        """
         names = {source.name: self._input_name(source) for source in self.chain.inputs}
-        delays = {source.name: _compute_delay(source) for source in self.chain.inputs}
+        lags = {source.name: _compute_lag(source) for source in self.chain.inputs}
         watermarks: dict[str, int] = {}
-        for _, group in groupby(rows, lambda row: [row[name] for name in _ORDER]):
+        for order, group in groupby(rows, lambda row: [row[name] for name in _ORDER]):
             instant = list(group)
+            if len(instant) > 1 and self.chain.pipeline.dialect == "flink-sql":
+                inputs = " and ".join(sorted({row["input"] for row in instant}))
+                raise InputError(
+                    f"{len(instant)} rows of {inputs} have arrival {format_micros(order[0])} and the same tiebreak, "
+                    "but the output depends on their order. Use tiebreaks that differ over all inputs."
+                )
             for row in instant:
-                watermark = row["event_time"] - delays[row["input"]]
+                watermark = row["event_time"] - lags[row["input"]]
                 watermarks[row["input"]] = max(watermark, watermarks.get(row["input"], watermark))
-            kind = "event" if len(instant) == 1 else "row"
-            for row in instant:
-                key, *further = [key or "" for key in row["keys"]]
-                watermark = watermarks[row["input"]]
-                fields = [names[row["input"]], key, row["event_time"], watermark, row["number"], *further]
-                yield "\t".join([kind, *map(str, fields)])
-            if kind == "row":
+            joined = [row for row in instant if not row["is_filtered"]]
+            if len(instant) == len(joined) == 1:
+                yield self._format_row("event", joined[0], watermarks)
+                continue
+            for row in joined:
+                yield self._format_row("row", row, watermarks)
+            if joined:
                 yield "wait"
-                for name in sorted({row["input"] for row in instant}):
-                    yield f"watermark\t{names[name]}\t{watermarks[name]}"
-                yield "wait"
+            for name in sorted({row["input"] for row in instant}):
+                yield f"watermark\t{names[name]}\t{watermarks[name]}"
+            yield "wait"
 
-    def _parse_row(self, line: str) -> list[int | None]:
-        """Return the row numbers of the inputs, and the window's bounds or None."""
-        _, _, _, _, *fields = line.split("\t")
-        values = [None if field == "null" else field for field in fields]
-        if self.chain.pipeline.dialect == "flink-datastream":
-            names = [field for side in SIDES for field in self._find_stream(TESTED, side).fields]
-            bounds: Sequence[str | None] = [None, None]
-        else:
-            names = [field for field in self._list_columns(TESTED) if field[1] == _ID]
-            values, bounds = values[: len(names)], [*values[len(names) :], None, None][:2]
-        numbers = {name: value for (name, column), value in zip(names, values, strict=True) if column == _ID}
-        row = [*(numbers.get(self._input_name(source)) for source in self.chain.inputs), *bounds]
-        return [None if value is None else int(value) for value in row]
+    def _format_row(self, kind: str, row: Mapping[str, Any], watermarks: Mapping[str, int]) -> str:
+        source = next(source for source in self.chain.inputs if source.name == row["input"])
+        key, *further = [key or "" for key in row["keys"]]
+        fields = [self._input_name(source), key, row["event_time"], watermarks[row["input"]], row["number"], *further]
+        return "\t".join([kind, *map(str, fields)])
 
-
-def list_input_keys(chain: Chain) -> dict[str, list[InputKey]]:
-    """List the keys that are columns of each table: those of its own join, then those of later joins.
-
-    Raises:
-        PipelineFileError: A key of a later join is not a column of a table.
-    """
-    keys = [
-        _find_input_key(chain, join, side, number)
-        for join, pipeline in chain.joins.items()
-        for side in SIDES
-        for number in range(len(pipeline.join.keys))
-    ]
-    keys.sort(key=lambda key: key.column is not None)
-    return {source.name: [key for key in keys if key.input == source] for source in chain.inputs}
+    def _parse_output(self, lines: Iterable[str]) -> Iterator[list[int | None]]:
+        """Yield the row numbers of the inputs, and the window's bounds or None, of each row."""
+        fields = [*self._list_columns(TESTED)]
+        if self.chain.pipeline.dialect == "flink-sql":
+            fields = [field for field in fields if field[1] == _ID]
+        positions = {name: position for position, (name, column) in enumerate(fields) if column == _ID}
+        ids = [positions.get(self._input_name(source)) for source in self.chain.inputs]
+        for line in lines:
+            values = [None if value == "null" else value for value in line.split("\t")[_FIRST_FIELD:]]
+            start, end, *_ = [*values[len(fields) :], None, None]
+            row = [*(None if position is None else values[position] for position in ids), start, end]
+            yield [None if value is None else int(value) for value in row]
 
 
-def _find_input_key(chain: Chain, join: str, side: SideName, number: int) -> InputKey:
-    pipeline = chain.joins[join]
-    if side not in pipeline.upstreams:
-        return InputKey(TableInput(join, pipeline, side), join, side, number, None)
-    name = getattr(pipeline.join.keys[number], side)
-    source, column = _find_source(chain, pipeline.upstreams[side].pipeline, name, pipeline)
-    return InputKey(source, join, side, number, column)
-
-
-def _find_source(chain: Chain, join: str, name: str, reader: Pipeline) -> tuple[TableInput, str]:
-    """Find the table's column that an output column of a join has the values of.
-
-    Raises:
-        PipelineFileError: It is a computed column.
-    """
-    pipeline = chain.joins[join]
-    if isinstance(pipeline.select, dict):
-        name = pipeline.select.get(name, name)
-    for side in SIDES:
-        column = name.removeprefix(f"{side}_")
-        if column != name and column.isidentifier():
-            if side in pipeline.upstreams:
-                return _find_source(chain, pipeline.upstreams[side].pipeline, column, reader)
-            return TableInput(join, pipeline, side), column
-    raise PipelineFileError(
-        f"{reader.name} has the key {name}, which is no column of a table, and Flink gets only those. Use one as key."
-    )
-
-
-def key_texts(keys: Sequence[InputKey], types: Sequence[T.DataType], source: str) -> Column:
-    """Return an array of a table's keys as texts; null keys are null.
-
-    Args:
-        keys: The keys of the input.
-        types: Common type of each key with that of the other side.
-        source: Column of the rows with the struct of a table's row.
-    """
-    values = (
-        F.col(key_name(key.number)) if key.column is None else F.col(source).getField(key.column).cast(dtype)
-        for key, dtype in zip(keys, types, strict=True)
-    )
-    # Text in base64 contains no separators. Without the prefix, an empty text would be read as null.
-    return F.array(*(F.concat(F.lit("="), F.base64(value.cast("string").cast("binary"))) for value in values))
+def _get_cleanup(pipeline: Pipeline) -> int:
+    return pipeline.join.min_cleanup_interval_ms if pipeline.dialect == "flink-sql" else 0
 
 
 def _table_name(stream: _Stream) -> str:
@@ -307,29 +251,36 @@ def _column_name(stream: _Stream, field: tuple[str, str]) -> str:
     return column if stream.name == name else f"{name}_{column}"
 
 
-def _compute_delay(source: TableInput) -> int:
+def _compute_lag(source: TableInput) -> int:
     """Return by how much an input's watermark is behind its latest event time, in ms."""
-    delay = getattr(source.pipeline, source.side).watermark_delay
-    return (to_millis(delay) if delay else 0) + (source.pipeline.dialect == "flink-datastream")
+    lag = compute_watermark_lag(source.pipeline)
+    return {"left": lag.left, "right": lag.right}[source.side]
 
 
 def _find_obstacles(pipeline: Pipeline, chain: Chain) -> Iterator[str]:
     """Yield the reasons why Flink cannot run a join of a chain this way."""
-    yield from find_query_obstacles(pipeline)
-    join, last = pipeline.join, chain.pipeline
+    yield from find_obstacles_by_arrival(pipeline)
+    join = pipeline.join
     if len(list(chain.list_readers(pipeline.name))) > 1:
         yield "is read by two inputs of the chain, and this job supports one. Name another pipeline."
     if pipeline.dialect == "flink-datastream" and join.window:
         yield "is a window join of flink-datastream in a chain, and this job runs interval joins. Use flink-sql."
-    if pipeline.dialect == "flink-sql" and join.min_cleanup_interval_ms != last.join.min_cleanup_interval_ms:
-        yield f"has another min_cleanup_interval than {last.name}, and a Flink job has only one. Use the same."
-    if pipeline.restarts:
-        yield "has restarts, and this job does not fail. Remove them."
+    if pipeline.dialect == "flink-datastream" and join.interval:
+        lower, upper = to_inclusive_bounds(join.interval)
+        if lower > upper:
+            yield "has no time between its bounds, and Flink refuses such an interval. Correct join.interval."
+    for other in chain.joins.values():
+        if join.interval and other.join.interval and _get_cleanup(pipeline) != _get_cleanup(other):
+            yield f"has another min_cleanup_interval than {other.name}, and a Flink job has only one. Use the same."
+        if join.window and other.join.window and pipeline.time_zone != other.time_zone:
+            yield f"has another time_zone than {other.name}, and a Flink job has only one. Use the same."
+    yield from _find_input_obstacles(pipeline)
+
+
+def _find_input_obstacles(pipeline: Pipeline) -> Iterator[str]:
     for side in SIDES:
         source = getattr(pipeline, side)
-        if source.partition or source.idle_timeout:
-            yield f"has partitions or idle_timeout on {side}, and this job has one watermark per input. Remove them."
         if source.upstream and source.where:
             yield f"has {side}.where on the output of a pipeline, which Flink cannot evaluate. Remove it."
         if pipeline.dialect == "flink-sql" and not source.tiebreak:
-            yield f"depends on the order of rows, which simultaneous rows lack. Give {side} a tiebreak."
+            yield f"has {side} rows whose order is unknown if their arrivals are equal. Give {side} a tiebreak."

@@ -11,7 +11,7 @@ from jobs.flink_streams import FlinkStreams
 from tests.conftest import PROJECT, write_pipeline
 from tidemark.comparison import ComparisonRequest, compare
 from tidemark.config import load_pipeline
-from tidemark.errors import PipelineFileError, UserError
+from tidemark.errors import InputError, PipelineFileError, UserError
 from tidemark.execution.run import execute
 from tidemark.pipeline_tests.chain import Chain
 from tidemark.planning.planner import create_plan
@@ -87,7 +87,8 @@ def test_run_flink_reference_sql_join_equals_the_pipeline(spark, lake, write, pi
 
 
 @pytest.mark.skipif(not flink_java.FLINK.exists(), reason="make flink-reference installs Flink")
-def test_run_flink_reference_triggered_window_equals_the_pipeline(spark, lake, write, pipeline):
+@pytest.mark.parametrize("changes", [TRIGGERED, {}], ids=["window", "interval"])
+def test_run_flink_reference_by_arrival_equals_the_pipeline(spark, lake, write, pipeline, changes):
     columns = "k string, happened timestamp, v double, arrived timestamp, position bigint"
     for side, seed in (("left", 1), ("right", 2)):
         generator = random.Random(seed)
@@ -97,7 +98,7 @@ def test_run_flink_reference_triggered_window_equals_the_pipeline(spark, lake, w
             for (key, time, v, _), delay in zip(generate_rows(seed), delays, strict=True)
         ]
         write(side, [(*row, position) for position, row in enumerate(rows)], columns)
-    settings = pipeline(**deepcopy(TRIGGERED))
+    settings = pipeline(**deepcopy(changes), left__where="v > 5")
 
     with tuned_for_tiny_queries(spark):
         reference = flink_reference.run_flink_reference(spark, settings, str(lake))
@@ -109,7 +110,7 @@ def test_run_flink_reference_triggered_window_equals_the_pipeline(spark, lake, w
 
 
 def test_create_window_settings_converts_spans_to_milliseconds(pipeline):
-    spans = {"left_delay": 600_000, "right_delay": 0, "allowed_lateness": 120_000, "delta": 90_000}
+    spans = {"left_lag": 600_001, "right_lag": 1, "allowed_lateness": 120_000, "delta": 90_000}
     windows = {"size": 1_200_000, "offset": -60_000}
 
     settings = create_window_settings(pipeline(**deepcopy(TRIGGERED)))
@@ -120,14 +121,13 @@ def test_create_window_settings_converts_spans_to_milliseconds(pipeline):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"join": {"keys": ["k"], "interval": {"lower": "0 s", "upper": "1 hour"}}}, "has no window"),
         ({"join__trigger": "processing_time", "join__evictor": None}, "depends on processing time"),
         ({"join__api": "cogroup"}, "is a coGroup, and this job writes pairs"),
         ({"join__condition": "left_v > 1"}, "has a join.condition in Spark SQL"),
         ({"left__tiebreak": None}, "Give both inputs a tiebreak"),
         ({"left__partition": "k"}, "has partitions or idle_timeout on left"),
     ],
-    ids=["interval", "clock", "coGroup", "condition", "order", "partitions"],
+    ids=["clock", "coGroup", "condition", "order", "partitions"],
 )
 def test_create_window_settings_unsupported_join_raises(pipeline, changes, message):
     with pytest.raises(PipelineFileError, match=message):
@@ -170,7 +170,7 @@ def write_chain_by_arrival(folder, dialect, **second):
 
 def row(input_name, number, clock, event_time, *keys):
     values = {"input": input_name, "number": number, "clock": clock, "tiebreak": 0}
-    return values | {"event_time": event_time, "keys": keys}
+    return values | {"event_time": event_time, "keys": keys, "is_filtered": False}
 
 
 ROWS = [
@@ -178,8 +178,9 @@ ROWS = [
     row("orders.right", 1, 2, 3_500_000, "=a", None),
     row("right", 2, 2, 7_000, "=a", "=b"),
     row("orders.right", 3, 3, 60_000, "=a", "=b"),
+    {**row("right", 4, 4, 9_000, "=c", "=b"), "is_filtered": True},
 ]
-"""Rows of which two are simultaneous, and the last one is older than the one before."""
+"""Rows of which two are simultaneous, the fourth is older than one before, and the last only moves the watermark."""
 
 
 def test_list_lines_chain_of_intervals_joins_by_columns_of_both_tables(tmp_path):
@@ -201,6 +202,8 @@ def test_list_lines_chain_of_intervals_joins_by_columns_of_both_tables(tmp_path)
         ["watermark", "input_0", "-593001"],
         ["wait"],
         ["event", "input_2", "=a", "60000", "2899999", "3", "=b"],
+        ["watermark", "input_0", "-591001"],
+        ["wait"],
         ["end"],
     ]
 
@@ -209,7 +212,7 @@ def test_list_lines_window_join_after_interval_join_selects_ids_and_bounds(tmp_p
     second = {"join__type": "full", "join__interval": None, "join__window": {"tumbling": "1 hour"}}
     chain = Chain.from_pipeline(write_chain_by_arrival(tmp_path, "flink-sql", **second))
 
-    lines = [line.split("\t") for line in FlinkStreams(chain).list_lines(ROWS)]
+    lines = [line.split("\t") for line in FlinkStreams(chain).list_lines([ROWS[0], *ROWS[2:]])]
 
     ((*_, view),) = [line for line in lines if line[0] == "view"]
     assert view.startswith("SELECT l.k AS input_1_k, l.id AS input_1_id, l.k2 AS input_1_k2, r.k AS input_2_k, ")
@@ -219,6 +222,12 @@ def test_list_lines_window_join_after_interval_join_selects_ids_and_bounds(tmp_p
     assert query.startswith(f"SELECT l.input_1_id, l.input_2_id, r.id, {bounds} FROM (SELECT * FROM TABLE(TUMBLE(")
     assert "r ON l.input_1_k2 = r.k AND l.input_2_k2 = r.k2 AND l.window_start = r.window_start" in query
     assert ["event", "input_1", "=a", "3600000", "3000000", "0", "=a"] in lines
+
+
+def test_list_lines_simultaneous_rows_of_flink_sql_raises(tmp_path):
+    lines = FlinkStreams(Chain.from_pipeline(write_chain_by_arrival(tmp_path, "flink-sql"))).list_lines(ROWS)
+    with pytest.raises(InputError, match="2 rows of orders.right and right have arrival .* and the same tiebreak"):
+        list(lines)
 
 
 @pytest.mark.parametrize(
@@ -232,15 +241,24 @@ def test_list_lines_window_join_after_interval_join_selects_ids_and_bounds(tmp_p
         ),
         ("flink-sql", {"right__tiebreak": None}, "Give right a tiebreak"),
         ("flink-sql", {"left__where": "left_k > 'a'"}, "has left.where on the output of a pipeline"),
-        ("flink-sql", {"join__keys": [{"left": "lower(left_k)", "right": "k"}]}, r"has the key lower\(left_k\), which"),
+        ("flink-sql", {"join__keys": [{"left": "lower(left_k)", "right": "k"}]}, r"has the key lower\(left_k\), and"),
         ("flink-sql", {"join__condition": "right_v > 1"}, "has a join.condition in Spark SQL"),
+        ("flink-datastream", {"join__interval__upper_inclusive": False, "join__interval__lower": "0 s"}, "has no time"),
     ],
-    ids=["windows", "cleanup", "order", "where", "computed key", "condition"],
+    ids=["windows", "cleanup", "order", "where", "computed key", "condition", "empty interval"],
 )
 def test_flink_streams_unsupported_chain_raises(tmp_path, dialect, second, message):
     chain = Chain.from_pipeline(write_chain_by_arrival(tmp_path, dialect, **second))
     with pytest.raises(PipelineFileError, match=message):
         FlinkStreams(chain)
+
+
+@pytest.mark.parametrize(
+    "select", [{"at": "_slice"}, ["left_k", "left__window_start"], {"n": "coalesce(left_right__emitted_at, 1)"}]
+)
+def test_choose_job_selected_column_of_tidemark_alone_raises(tmp_path, pipeline, select):
+    with pytest.raises(PipelineFileError, match="orders selects .*, which Flink does not provide"):
+        flink_reference.choose_job(Chain.from_pipeline(pipeline(select=select)), tmp_path)
 
 
 def test_run_flink_reference_without_flink_names_the_remedy(monkeypatch, lake):

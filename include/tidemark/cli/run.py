@@ -98,7 +98,10 @@ PlanFileOption = Annotated[
 ]
 UpstreamOption = Annotated[
     bool,
-    typer.Option("--upstream", help="First run the pipelines whose output this one reads, with the same options."),
+    typer.Option(
+        "--upstream",
+        help="First run the pipelines whose output this one reads, with the same options except --candidate.",
+    ),
 ]
 SkipAssetCheckOption = Annotated[
     bool, typer.Option("--skip-asset-check", help="Assume that the assets of `complete` had an event. Set by the DAGs.")
@@ -151,6 +154,8 @@ def run(
         drain=drain, from_empty_state=from_empty_state, atomic=atomic,
         ignore_completeness=ignore_completeness, skip_asset_check=skip_asset_check,
     )  # fmt: skip
+    if upstream and drain and end is None:
+        raise UserError("--upstream --drain needs --to: the inputs of all joins end after the same slice.")
     last = to_candidate(load_pipeline(pipeline), candidate)
     results = [_run_slices(each, request) for each in (list_upstreams(last) if upstream else [])]
     result = _run_slices(last, request)

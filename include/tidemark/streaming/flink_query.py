@@ -13,6 +13,7 @@ from tidemark.errors import PipelineFileError
 from tidemark.joins.factory import has_irregular_clock_changes
 from tidemark.joins.keys import key_name
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.streaming.flink_obstacles import find_obstacles
 
 ROWS = "side STRING, number BIGINT, event_ms BIGINT"
 """Columns that Flink reads, besides the keys as text: `key_0`, `key_1` and so on."""
@@ -20,14 +21,13 @@ ANSWER = "left_number BIGINT, right_number BIGINT, window_start STRING, window_e
 """Columns that Flink writes: the numbers of the rows (null if absent), and the window's bounds in the time zone."""
 
 _WINDOW_ENDS = ("start", "end")
-_MAX_INTERVAL = timedelta(days=99)
 _TABLE = """
 CREATE TABLE both_sides ({columns}, ts AS TO_TIMESTAMP_LTZ(event_ms, 3), WATERMARK FOR ts AS ts - {tick}) {files}
 """
 _VIEW = "CREATE VIEW {side}_rows AS SELECT number, ts, {keys} FROM both_sides WHERE side = '{side}'"
 _INSERT = "INSERT INTO answer {query}"
 _JOIN = "SELECT {columns} FROM {left} l {how} JOIN {right} r ON {on}"
-_HALF = "SELECT {columns} FROM {left} l WHERE {how} (SELECT * FROM {right} r WHERE {on})"
+_SEMI_ANTI_JOIN = "SELECT {columns} FROM {left} l WHERE {how} (SELECT * FROM {right} r WHERE {on})"
 _WINDOWS = "(SELECT * FROM TABLE({function}(TABLE {rows}, DESCRIPTOR(ts), {spans})))"
 _FILES = "WITH ('connector' = 'filesystem', 'path' = '{folder}', 'format' = 'json')"
 
@@ -42,10 +42,11 @@ class FlinkQuery:
 
 
 def create_flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery:
-    """Translate a pipeline to a query over rows in the order of event time.
+    """Translate a pipeline without arrivals to a query over rows in the order of event time.
 
-    Rows of one instant are simultaneous in Tidemark, so the watermark is 1 ms behind: no row of an instant may close
-    what another one waits for. In this order nothing else depends on the watermark, so the delays are not needed.
+    Rows of one instant are simultaneous in Tidemark, so the watermark is 1 ms behind: otherwise the first row of an
+    instant could expire rows that match the second. In this order nothing else depends on the watermark, so the delays
+    are not needed.
 
     Args:
         rows: folder of JSON lines with `ROWS` and the keys.
@@ -60,7 +61,10 @@ def create_flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery
     columns = ", ".join([ROWS, *(f"{key} STRING" for key in keys)])
     tick = _format_interval(timedelta(milliseconds=1))
     return FlinkQuery(
-        settings={"parallelism.default": "1", **list_settings(pipeline)},
+        settings={
+            "parallelism.default": "1",
+            **list_settings(pipeline.time_zone, pipeline.join.min_cleanup_interval_ms),
+        },
         statements=[
             _TABLE.format(columns=columns, tick=tick, files=_format_connector(rows)),
             *(_VIEW.format(side=side, keys=", ".join(keys)) for side in SIDES),
@@ -70,32 +74,22 @@ def create_flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery
     )
 
 
-def list_settings(pipeline: Pipeline) -> dict[str, str]:
-    """Return Flink's settings that a query of a pipeline depends on."""
+def list_settings(time_zone: str, min_cleanup_interval: int) -> dict[str, str]:
+    """Return Flink's settings that a query depends on.
+
+    Args:
+        time_zone: Time zone of windows.
+        min_cleanup_interval: Least time in ms for which an interval join keeps expired rows.
+    """
     return {
-        "table.local-time-zone": pipeline.time_zone,
-        "table.exec.interval-join.min-cleanup-interval": f"{pipeline.join.min_cleanup_interval_ms} ms",
+        "table.local-time-zone": time_zone,
+        "table.exec.interval-join.min-cleanup-interval": f"{min_cleanup_interval} ms",
     }
-
-
-def find_query_obstacles(pipeline: Pipeline) -> Iterator[str]:
-    """Yield the reasons why no Flink reference job can run a pipeline's join."""
-    if pipeline.dialect == "spark":
-        yield "has dialect spark. A Flink reference needs dialect flink-sql or flink-datastream."
-    for side in pipeline.recorded_watermark_sides:
-        if side not in pipeline.upstreams:
-            yield f"has a recorded watermark ({side}.recorded_watermark), and this job computes its own. Name a delay."
-    if pipeline.dialect == "flink-sql" and (pipeline.join.max_time_distance or timedelta()) > _MAX_INTERVAL:
-        yield f"joins rows more than {_MAX_INTERVAL.days} days apart, which Flink SQL cannot express. Shorten it."
-    if pipeline.join.condition:
-        yield "has a join.condition in Spark SQL, which Flink cannot evaluate. Remove it."
-    if pipeline.dialect == "flink-sql" and pipeline.join.window and pipeline.join.window.session:
-        yield "joins on sessions, which this job does not support. Use other windows."
 
 
 def _find_obstacles(pipeline: Pipeline) -> Iterator[str]:
     """Yield the reasons why Flink cannot run a pipeline's join over rows in the order of event time."""
-    yield from find_query_obstacles(pipeline)
+    yield from find_obstacles(pipeline)
     if has_irregular_clock_changes(pipeline):
         yield f"is in {pipeline.time_zone}, where delays decide the rows of a window, and this job has none. Use UTC."
 
@@ -107,14 +101,16 @@ def _format_query(join: Join, keys: list[str]) -> str:
     return format_join(join, sides, [f"l.{key} = r.{key}" for key in keys], [*numbers, *bounds])
 
 
-def format_join(join: Join, sides: Mapping[SideName, str], same_keys: Sequence[str], columns: Sequence[str]) -> str:
+def format_join(
+    join: Join, sides: Mapping[SideName, str], key_conditions: Sequence[str], columns: Sequence[str]
+) -> str:
     """Return the query of an interval join or window join.
 
     Args:
         join: The join. Its type may be semi or anti.
         sides: Tables or subqueries with the rows of each side. They have the time attribute `ts`, or for a window join
             the windows' bounds.
-        same_keys: Conditions for equal keys, over `l` and `r`.
+        key_conditions: Conditions for equal keys, over `l` and `r`.
         columns: Columns to select, over `l`, and over `r` unless the join is semi or anti.
     """
     if join.interval:
@@ -123,8 +119,8 @@ def format_join(join: Join, sides: Mapping[SideName, str], same_keys: Sequence[s
         conditions = [f"l.window_{end} = r.window_{end}" for end in _WINDOW_ENDS]
     template, how = _JOIN, join.type.upper()
     if join.type in SEMI_ANTI_TYPES:
-        template, how = _HALF, {"semi": "EXISTS", "anti": "NOT EXISTS"}[join.type]
-    on = " AND ".join([*same_keys, *conditions])
+        template, how = _SEMI_ANTI_JOIN, {"semi": "EXISTS", "anti": "NOT EXISTS"}[join.type]
+    on = " AND ".join([*key_conditions, *conditions])
     return template.format(left=sides["left"], right=sides["right"], how=how, on=on, columns=", ".join(columns))
 
 

@@ -9,6 +9,8 @@ from tidemark.config import Pipeline, WindowSettings
 from tidemark.config.sides import SIDES
 from tidemark.config.types import to_millis
 from tidemark.errors import PipelineFileError
+from tidemark.joins.rules.flink_common import compute_watermark_lag
+from tidemark.streaming.flink_obstacles import find_obstacles_by_arrival
 
 
 def create_window_settings(pipeline: Pipeline) -> dict[str, int]:
@@ -23,10 +25,11 @@ def create_window_settings(pipeline: Pipeline) -> dict[str, int]:
     for reason in _find_obstacles(pipeline):
         raise PipelineFileError(f"{pipeline.name} {reason}")
     join = pipeline.join
-    assert join.window, "checked by _find_obstacles"
-    delays = {f"{side}_delay": getattr(pipeline, side).watermark_delay or timedelta() for side in SIDES}
-    spans = {**delays, "allowed_lateness": join.allowed_lateness, **_window_spans(join.window)}
+    assert join.window, "other joins run in other jobs"
+    spans = {"allowed_lateness": join.allowed_lateness, **_window_spans(join.window)}
     settings = {name: to_millis(span) for name, span in spans.items()}
+    lag = compute_watermark_lag(pipeline)
+    settings |= {"left_lag": lag.left, "right_lag": lag.right}
     if (trigger := join.effective_trigger).kind != "event_time":
         settings[trigger.kind] = trigger.amount
     if trigger.purging:
@@ -41,25 +44,10 @@ def create_window_settings(pipeline: Pipeline) -> dict[str, int]:
 def _find_obstacles(pipeline: Pipeline) -> Iterator[str]:
     """Yield the reasons why the job does not support a pipeline."""
     join = pipeline.join
-    if not join.window:
-        yield "has no window. In dialect flink-datastream this job runs window joins only."
-    if join.time == "processing" or join.effective_trigger.kind in ("processing_time", "continuous_processing_time"):
-        yield "depends on processing time, which this job cannot replay. Use event time."
-    if join.api == "cogroup":
-        yield "is a coGroup, and this job writes pairs. Remove `api`."
-    if join.emit == "latest":
-        yield "emits each window once, and this job writes each pane. Remove `emit`."
-    if join.condition:
-        yield "has a join.condition in Spark SQL, which Flink cannot evaluate. Remove it."
+    yield from find_obstacles_by_arrival(pipeline)
     has_total_order = all(getattr(pipeline, side).tiebreak for side in SIDES)
     if not has_total_order and (join.evictor or join.effective_trigger.kind in ("count", "delta")):
         yield "fires or evicts by the order of rows, which simultaneous rows lack. Give both inputs a tiebreak."
-    for side in SIDES:
-        source = getattr(pipeline, side)
-        if source.recorded_watermark:
-            yield f"has a recorded watermark ({side}.recorded_watermark), and this job computes its own. Name a delay."
-        if source.partition or source.idle_timeout:
-            yield f"has partitions or idle_timeout on {side}, and this job has one watermark per input. Remove them."
 
 
 def _window_spans(settings: WindowSettings) -> dict[str, timedelta]:
