@@ -80,7 +80,7 @@ def test_load_pipeline_docs_example_is_valid_chain(tmp_path):
     [
         ({"output_stream": False}, {}, "orders_payments has no output stream. Set `output_stream: on`"),
         ({}, {"left": {"pipeline": "orders_payments"}}, "event_time is missing. Write left or right"),
-        ({}, {"left": {"pipeline": "orders_payments", "table": "x"}}, "An input from a pipeline has pipeline, event"),
+        ({}, {"left": {"pipeline": "orders_payments", "table": "x"}}, "left: table: unknown field. Available: pip"),
         ({}, {"left": {"pipeline": "order_payments", "event_time": "left"}}, "Did you mean orders_payments"),
         (DATASTREAM, DATASTREAM, "rows of flink-datastream have one event time"),
         ({}, {"slices": {"every": "2 hours", "start": "2026-01-01T00:00:00Z"}}, "Use the same slices"),

@@ -64,10 +64,11 @@ class AirflowSettings(Settings):
     """Instant from which `deadline` counts: when the run was queued, or the end of its data interval, which is the end
     of its slice. Runs without a data interval, such as those by hand of NAME__range, then have no deadline."""
     pool: str | None = Field(default=None, pattern=r"^[\w.-]+$")
-    """Airflow pool of the pipeline's jobs. It must exist. Default: one pool per pipeline if the project creates them
-    (`TIDEMARK_POOLS`), otherwise `default_pool`."""
+    """Airflow pool of the pipeline's jobs, with a name of letters, digits, _, - and dots. It must exist. Default: one
+    pool per pipeline if the project creates them (`TIDEMARK_POOLS`), otherwise `default_pool`."""
     connection: str = Field(default="spark_default", pattern=r"^[\w.-]+$")
-    """Airflow connection of the Spark cluster that jobs are submitted to."""
+    """Airflow connection of the Spark cluster that jobs are submitted to, with a name of letters, digits, _, - and
+    dots."""
     watch_inputs: bool = False
     """If true, the DAG NAME__landed runs slices when rows land in an input and complete it. It needs the rule
     `complete` on each table, by row, commit or marker. Leave NAME__slice paused then."""

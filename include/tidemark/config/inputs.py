@@ -102,7 +102,7 @@ class Completeness(Settings):
     grace_period: Duration = timedelta()
     """Delay that is added to the slice's end for the rules `row`, `commit` and `asset`."""
     asset: str | None = Field(default=None, pattern=r"^[\w.:/-]{1,200}$")
-    """Name of the Airflow asset."""
+    """Name of the Airflow asset: at most 200 letters, digits and _, ., :, / and -."""
     partition: str | None = Field(default=None, min_length=1, max_length=100)
     """Format of the asset's partition keys, such as `%Y-%m-%d`. The input is complete for a slice if Airflow has an
     event with the key of the slice's start, in `slices.time_zone`. Default: events without regard to keys."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from tidemark.config.gx_suites import read_suite
-from tidemark.config.inputs import ARRIVAL_TAGS
 from tidemark.config.output_stream import parse_input, to_input
 from tidemark.config.pipeline import Pipeline
 from tidemark.config.safe_yaml import read_yaml
 from tidemark.config.sides import SIDES
+from tidemark.config.validation_errors import explain_validation_error
 from tidemark.errors import PipelineFileError, suggest_name
 from tidemark.formatting import to_single_line
 
@@ -106,31 +106,12 @@ def with_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipeline
     return _validate(content, ", ".join(overrides)).with_command_argument(pipeline.command_argument)
 
 
-def explain_validation_error(
-    error: ValidationError,
-    model: type[BaseModel] = Pipeline,
-    locate: Callable[[Sequence[str | int]], str] = lambda _: "",
-) -> str:
-    """Describe all problems of a validation in one line, each with field, value and remedy.
-
-    Args:
-        error: The error.
-        model: Model of the validated content.
-        locate: Returns a prefix for the problem at a location, such as file and line.
-    """
-    problems = [
-        f"{locate(problem['loc'])}{_explain_problem(problem, model)}"
-        for problem in _drop_other_union_members(error.errors(include_url=False))
-    ]
-    return to_single_line(" ".join(text if text.endswith((".", "?")) else f"{text}." for text in problems))
-
-
 def _validate(content: dict[str, Any], location: str) -> Pipeline:
     """Validate content of a pipeline file; errors begin with `location`."""
     try:
         return Pipeline.model_validate(content)
     except ValidationError as error:
-        raise PipelineFileError(f"{location}: {explain_validation_error(error)}") from None
+        raise PipelineFileError(f"{location}: {explain_validation_error(error, Pipeline)}") from None
 
 
 def _check_placeholders(content: dict[str, Any], location: str) -> None:
@@ -276,69 +257,3 @@ def _find_reference_file(name: str, folder: Path) -> Path:
     if path.suffix in _SUFFIXES and any(path.is_relative_to(root.resolve()) for root in allowed):
         return path
     raise PipelineFileError(f"{name} is not a pipeline file in {folder} or {get_pipelines_folder()}. Move it there.")
-
-
-_NOT_TEXT = ("string_type", "model_type", "model_attributes_type", "invalid_key")
-"""Types of pydantic errors about a value that is neither a name nor the fields that it may stand for."""
-
-
-def _explain_problem(error: Any, root: type[BaseModel]) -> str:
-    # Union members and before-validators add levels to `loc` that are not in the file.
-    internal = ("function-", "list[", "dict[", "[key]", *ARRIVAL_TAGS)
-    location = [
-        part
-        for part in error["loc"][: -1 if error["type"] == "invalid_key" else None]
-        if not (isinstance(part, str) and part.startswith(internal))
-    ]
-    field = ".".join(map(str, location)) or ("the pipeline" if root is Pipeline else "the file")
-    if error["type"] == "extra_forbidden":
-        candidates = _list_fields(root, location[:-1])
-        return f"{field}: unknown field. {suggest_name(str(location[-1]), candidates, cutoff=0.5)}"
-    if error["type"] == "missing":
-        return f"{field}: is missing"
-    if isinstance(error["input"], bool) and error["type"] in _NOT_TEXT:
-        return f"{field}: is true or false instead of a name. Write the name in quotes."
-    if error["type"] == "value_error":
-        return f"{field}: {error['ctx']['error']}"
-    if remedy := _suggest_list_or_value(error):
-        return f"{field}: {remedy}"
-    return f"{field}: {error['msg'].replace('Input should', 'should')}, not {error['input']!r}"
-
-
-def _drop_other_union_members(errors: Sequence[Any]) -> list[Any]:
-    """Drop the errors of the other forms of a setting that may be a list, such as the mapping form of `select`."""
-    unions = {loc[:-1] for error in errors if (loc := error["loc"]) and str(loc[-1]).startswith("list[")}
-    others = ("dict_type", "string_type")
-    return [error for error in errors if error["type"] not in others or error["loc"][:-1] not in unions]
-
-
-def _suggest_list_or_value(error: Any) -> str | None:
-    """Suggest a list for a value that stands in its place, or a value for a list; None for other problems."""
-    match error["type"], error["input"]:
-        case "string_type", [value]:
-            return f"should be a single value, not a list. Write {value}."
-        case "list_type", dict():
-            return "should be a list. Begin each entry with '- '."
-        case "list_type", None:
-            return "should be a list. Write its entries, or remove the setting."
-        case "list_type", value:
-            return f"should be a list. Write [{value}]."
-        case "model_type", str(value) if isinstance(error["loc"][-1], int):
-            return f"{value} needs settings. Write the entry as {{{value}: {{...}}}}."
-    return None
-
-
-def _list_fields(model: type[BaseModel], location: list[Any]) -> list[str]:
-    """Return the fields of the settings at a location in a file whose content a model validates."""
-    for part in location:
-        if isinstance(part, int) or part not in model.model_fields:
-            continue
-        inner = _list_models(model.model_fields[part].annotation)
-        model = inner[0] if inner else model
-    return list(model.model_fields)
-
-
-def _list_models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in _list_models(argument)]

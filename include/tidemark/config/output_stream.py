@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from tidemark.config.dialect_support import TICK_MICROS, get_remedy
 from tidemark.config.inputs import PipelineInput, Upstream
 from tidemark.config.sides import SIDES, SideName
+from tidemark.config.validation_errors import explain_validation_error
 
 if TYPE_CHECKING:
     from tidemark.config.pipeline import Pipeline
@@ -84,10 +85,7 @@ def parse_input(content: dict[str, Any]) -> PipelineInput:
     try:
         return PipelineInput.model_validate(content)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        field = ".".join(map(str, problem["loc"]))
-        allowed = ", ".join(PipelineInput.model_fields)
-        raise ValueError(f"{field}: {problem['msg']}. An input from a pipeline has {allowed}.") from None
+        raise ValueError(explain_validation_error(error, PipelineInput)) from None
 
 
 def compute_depth(pipeline: Pipeline) -> int:

@@ -12,12 +12,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from tidemark.config.loader import PLACEHOLDER, explain_validation_error
+from tidemark.config.loader import PLACEHOLDER
 from tidemark.config.local_days import get_day_start, to_local_day
 from tidemark.config.output_stream import OUTPUT_STREAM, find_output_problems, parse_input, to_input
 from tidemark.config.pipeline import Pipeline
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import TimeZone, format_instant, from_micros, parse_duration, to_micros
+from tidemark.config.validation_errors import explain_validation_error
 from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Draft, Omission, Section, Setting, flatten
 from tidemark.importing.stream_join import StreamInput, StreamJoin
@@ -275,6 +276,8 @@ def _check(draft: Draft, join: StreamJoin, options: ImportOptions) -> Pipeline:
                 content[side] = to_input(parse_input(content[side]), upstream)
         return Pipeline.model_validate(content)
     except ValidationError as error:
-        raise ImportRefusedError(f"the pipeline file would not be valid: {explain_validation_error(error)}") from None
+        raise ImportRefusedError(
+            f"the pipeline file would not be valid: {explain_validation_error(error, Pipeline)}"
+        ) from None
     except ValueError as error:
         raise ImportRefusedError(f"the pipeline file would not be valid: {error}") from None

@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from tidemark.config import get_pipelines_folder, list_pipeline_files
-from tidemark.config.loader import explain_validation_error
 from tidemark.config.safe_yaml import YamlDocument, parse_long_yaml, read_long_yaml
 from tidemark.config.types import parse_instant
+from tidemark.config.validation_errors import explain_validation_error
 from tidemark.errors import PipelineFileError, suggest_name
 from tidemark.pipeline_tests.case_settings import CaseSettings, FileSettings, GivenEntry, Row, create_model_of_files
 from tidemark.pipeline_tests.chain import Chain
