@@ -95,7 +95,7 @@ def prefix_errors(prefix: str) -> Iterator[None]:
     """Begin the messages of user errors in the block with where they are, such as a file and a field."""
     try:
         yield
-    except (ImportRefusedError, InputError, PipelineFileError) as error:
+    except (ForbiddenPathError, ImportRefusedError, InputError, PipelineFileError) as error:
         raise type(error)(f"{prefix}: {error}") from None
 
 

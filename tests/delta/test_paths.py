@@ -117,7 +117,7 @@ def test_pipeline_tables_output_in_a_table_or_outside_is_rejected(lake, tmp_path
     create_internal_table(f"{lake}/flights", SCHEMA)
     for name in ("flights", "flights/deeper"):
         with pytest.raises(
-            ForbiddenPathError, match=rf"output {name} is or lies in the table {lake}/flights. Name a folder"
+            ForbiddenPathError, match=rf"output: {name} is or lies in the table {lake}/flights. Name a folder"
         ):
             PipelineTables.from_config(create_pipeline(name), lake)
     for name in (".", "deep/..", lake):

@@ -18,7 +18,7 @@ from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.delta.filesystem import has_file
 from tidemark.delta.paths import is_within, resolve_path
 from tidemark.delta.store_capabilities import check_store
-from tidemark.errors import ForbiddenPathError, UserError
+from tidemark.errors import ForbiddenPathError, UserError, prefix_errors
 
 _MISREAD_BY_DELTA_RS = re.compile(r"[][^|\\]|%[0-9A-Fa-f]{2}")
 """Characters in a path that delta-rs 1.6 interprets as part of a URI or decodes when it writes to a table."""
@@ -40,15 +40,8 @@ class PipelineTables:
                 or contains the lake root.
             UserError: The pipeline is a candidate version that is being deleted.
         """
-        root = resolve_path(lake, pipeline.output)
-        folders = [] if "://" in root else [Path(root), *Path(root).parents]
-        for folder in folders:
-            if (folder / "_delta_log").is_dir():
-                raise ForbiddenPathError(
-                    f"output {pipeline.output} is or lies in the table {folder}. Name a folder of its own."
-                )
-        if is_within(lake, root):
-            raise ForbiddenPathError(f"output {pipeline.output} contains the lake root. Name a folder under {lake}.")
+        with prefix_errors(f"{pipeline.command_argument}: output"):
+            root = _resolve_output(lake, pipeline.output)
         if (candidate := get_candidate_name(pipeline)) and has_file(root, DROP_MARKER):
             raise UserError(
                 f"{format_version_name(pipeline)}: that candidate is being deleted. Finish the deletion with "
@@ -133,3 +126,19 @@ class PipelineTables:
     def gx_folder(self) -> str:
         """Path of the folder of Great Expectations' results and Data Docs."""
         return f"{self.root}/gx"
+
+
+def _resolve_output(lake: str, output: str) -> str:
+    """Resolve the folder of a pipeline's tables.
+
+    Raises:
+        ForbiddenPathError: The path is not allowed, is a table, lies in one, or contains the lake root.
+    """
+    root = resolve_path(lake, output)
+    folders = [] if "://" in root else [Path(root), *Path(root).parents]
+    for folder in folders:
+        if (folder / "_delta_log").is_dir():
+            raise ForbiddenPathError(f"{output} is or lies in the table {folder}. Name a folder of its own.")
+    if is_within(lake, root):
+        raise ForbiddenPathError(f"{output} contains the lake root. Name a folder under {lake}.")
+    return root
