@@ -201,3 +201,17 @@ def test_compare_names_the_origin_of_the_table_in_errors(lake):
 def test_compare_set_without_value_is_a_user_error(lake, capsys):
     assert main(["compare", "run", "orders", "--with", "t", "--set", "ignore_columns"]) == 2
     assert "--set ignore_columns: the value is missing. Write NAME=VALUE" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["plan", "orders", "--to", ""], "--to"),
+        (["plan", "orders", "--to="], "--to"),
+        (["reprocess", "orders", "--plan-file", "", "--json"], "--plan-file"),
+        (["status", "orders", "--lake", ""], "--lake"),
+    ],
+)
+def test_main_empty_value_of_an_option_is_refused(lake, capsys, arguments, option):
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"error: the value of {option} is empty. Write a value, or leave")

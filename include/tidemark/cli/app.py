@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import islice
+from itertools import islice, pairwise
 from pkgutil import resolve_name
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from tidemark import json_logging
 from tidemark.cli.common import GlobalOptions, get_global_options, out, report_error, set_global_options
-from tidemark.errors import FaultError, StoppedError, TidemarkError, missing_extra_error
+from tidemark.errors import FaultError, StoppedError, TidemarkError, UserError, missing_extra_error
 from tidemark.formatting import to_single_line
 from tidemark.spark.error_redaction import format_safe_message
 
@@ -75,6 +75,27 @@ def move_global_options_first(arguments: list[str]) -> list[str]:
         else:
             rest.append(argument)
     return [*first, *rest]
+
+
+def check_values(arguments: list[str]) -> None:
+    """Check that no option of a command line has an empty value, such as that of an unset shell variable.
+
+    As no value it would stand for the default: `--to ""` for all slices.
+
+    Raises:
+        UserError: Names the option.
+
+    >>> check_values(["run", "p", "--to="])
+    Traceback (most recent call last):
+    ...
+    tidemark.errors.UserError: the value of --to is empty. Write a value, or leave the option out.
+    """
+    for argument, following in pairwise([*arguments, None]):
+        if argument == "--":
+            return
+        option, separator, value = str(argument).partition("=")
+        if option.startswith("-") and (following == "" or (separator and not value)):
+            raise UserError(f"the value of {option} is empty. Write a value, or leave the option out.")
 
 
 def create_app(arguments: list[str] | None = None) -> typer.Typer:
@@ -170,6 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
         set_global_options(GlobalOptions(tuple(arguments)))
+        check_values(arguments)
         create_app(arguments)(arguments)
     except SystemExit as exited:
         return int(exited.code or 0)
