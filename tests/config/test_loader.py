@@ -92,3 +92,16 @@ def test_command_argument_finds_the_file_from_the_working_directory(tmp_path, mo
     assert load_pipeline(pipeline.command_argument) == pipeline == load_pipeline(by_path)
     changed = with_overrides(to_candidate(pipeline, "wide"), {"left.watermark_delay": "7 minutes"})
     assert format_cli_arguments(changed) == "'a b/p.yaml' --candidate wide"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("orders", r"no pipeline orders in \S+pipelines. The folder has no pipeline file. Pass the path of a file, or"),
+        ("orders.yaml", "there is no pipeline file orders.yaml. Check the path."),
+    ],
+)
+def test_load_pipeline_missing_file_without_another_one_names_the_remedy(tmp_path, monkeypatch, name, message):
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(tmp_path / "pipelines"))
+    with pytest.raises(PipelineFileError, match=message):
+        load_pipeline(name)

@@ -52,7 +52,7 @@ def test_stopped_job_that_ignores_the_signal_is_killed(tmp_path, monkeypatch):
 def test_job_on_connect_server_fails_with_its_error_line(create_task):
     task = create_task(("run",), "no_such", conn_type="spark", host="sc://localhost", port=1)
 
-    with pytest.raises(AirflowFailException, match=r"^there is no pipeline file \S*no_such\.yaml$"):
+    with pytest.raises(AirflowFailException, match=r"^there is no pipeline file \S*no_such\.yaml\. Check the path\.$"):
         task.execute({})
 
 

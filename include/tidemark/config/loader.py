@@ -230,15 +230,18 @@ def find_pipeline_file(name: str, relative_to: Path | None = None) -> Path:
     if path.suffix in _SUFFIXES or path.is_file():
         if path.is_file():
             return path
-        raise PipelineFileError(f"there is no pipeline file {path}")
+        raise PipelineFileError(f"there is no pipeline file {path}. Check the path.")
     folders = dict.fromkeys([relative_to, get_pipelines_folder()] if relative_to else [get_pipelines_folder()])
     for path in (folder / f"{name}{suffix}" for folder in folders for suffix in _SUFFIXES):
         if path.is_file():
             return path
     names = [path.stem for folder in folders for path in list_pipeline_files(folder)]
-    raise PipelineFileError(
-        f"there is no pipeline {name} in {' or '.join(map(str, folders))}. {suggest_name(name, names)}"
+    remedy = (
+        suggest_name(name, names)
+        if names
+        else "The folder has no pipeline file. Pass the path of a file, or set TIDEMARK_PIPELINES to their folder."
     )
+    raise PipelineFileError(f"there is no pipeline {name} in {' or '.join(map(str, folders))}. {remedy}")
 
 
 def _shorten_path(path: Path) -> str:
