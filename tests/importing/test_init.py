@@ -282,7 +282,7 @@ def test_options_decide_and_their_figures_are_written(propose, tmp_path):
         USUAL,
         *("--set", "left.event_time=placed_at", "--key", "other=k", "--key", "k", "--type", "left"),
         *("--set", "left.watermark_delay=10m", "--set", "slices.start=2024-04-30", "--set", "slices.every=1 day"),
-        *("--set", "name=mine", "--set", "right.idle_timeout=1h"),
+        *("--set", "name=on", "--set", "right.idle_timeout=1h", "--set", "output=010"),
     )
 
     settings = pipeline.model_dump(mode="json", exclude_defaults=True)
@@ -290,7 +290,7 @@ def test_options_decide_and_their_figures_are_written(propose, tmp_path):
     assert settings["left"]["watermark_delay"] == "10 minutes"
     assert settings["right"]["idle_timeout"] == "1 hour"
     assert settings["join"]["keys"] == [{"left": "other", "right": "k"}, {"left": "k", "right": "k"}]
-    assert (pipeline.name, pipeline.join.type) == ("mine", "left")
+    assert (pipeline.name, pipeline.output, pipeline.join.type) == ("on", "010", "left")
     assert "--set, 0 % late" in (tmp_path / "p.yaml").read_text()
 
 
@@ -344,6 +344,9 @@ def test_bounds_are_never_guessed(usual_tables, refuse):
         ([*BOUNDS, "--set", "left.arrival={streaming_checkpoint: c}"], "cannot be measured"),
         ([*BOUNDS, "--set", "left.event_time={column: k, unit: ms}"], "k is no column of numbers"),
         ([*BOUNDS, "--key", "=k"], "--key =k is no key"),
+        ([*BOUNDS, "--key", "kk"], "--key: table left: kk is not a column of the input. Did you mean k?"),
+        ([*BOUNDS, "--key", "k=lower(kk)"], "--key: table right: kk is not a column of the input. Did you mean k?"),
+        ([*BOUNDS, "--key", "on"], "--key: table left: on is not a column of the input."),
         (
             [*BOUNDS, "--set", "left.event_time=event"],
             "cannot be the event time of the left input. Did you mean event_time?",
@@ -441,7 +444,7 @@ def test_empty_tables_need_options(lake, tmp_path, monkeypatch, refuse):
     assert load_pipeline(tmp_path / "left_right.yaml").right.watermark_delay == timedelta(minutes=2)
 
 
-def test_existing_file_is_replaced_only_by_force(usual_tables, lake, tmp_path, capsys):
+def test_existing_file_is_replaced_only_by_force(usual_tables, lake, tmp_path, monkeypatch, capsys):
     output = tmp_path / "p.yaml"
     output.write_text("mine")
     arguments = ["init", "left", "right", "--lake", str(lake), "--output", str(output), *BOUNDS]
@@ -449,6 +452,10 @@ def test_existing_file_is_replaced_only_by_force(usual_tables, lake, tmp_path, c
     assert main(arguments) == 2
     assert "exists already. Pass --force" in " ".join(capsys.readouterr().err.split())
     assert output.read_text() == "mine"
+    (tmp_path / "left_right.yaml").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "left", "right", "--lake", str(lake), *BOUNDS]) == 2
+    assert "left_right.yaml exists already. Pass --force" in " ".join(capsys.readouterr().err.split())
     assert main([*arguments, "--force", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["file"] == str(output)
     assert load_pipeline(output).name == "left_right"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 from pyspark.sql import SparkSession
 
 from tidemark import report as reports
@@ -36,6 +35,7 @@ from tidemark.comparison.what_if import select_slices
 from tidemark.config import CompareSettings, Pipeline, load_pipeline, load_reference, with_overrides
 from tidemark.config.candidate_version import to_candidate
 from tidemark.config.loader import find_pipeline_file
+from tidemark.config.safe_yaml import parse_value
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import CheckFailedError, UserError, prefix_errors
 from tidemark.formatting import format_count
@@ -321,9 +321,9 @@ def _override_settings(pipeline: Pipeline, table: str | None, overrides: Sequenc
 def _parse_value(name: str, text: str) -> Any:
     """Parse the value of a setting as in a pipeline file; a list may be written as a,b."""
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError(f"--set {name}={text}: the value is not YAML. Write a value as in a pipeline file.") from None
+        value = parse_value(text)
+    except ValueError as error:
+        raise UserError(f"--set {name}={text}: the value {error}") from None
     if name in _LIST_SETTINGS and not isinstance(value, list):
         return [part.strip() for part in text.split(",") if part.strip()]
     return value

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.text import Text
 
 from tidemark.cli.common import print_result
+from tidemark.config.safe_yaml import parse_value
 from tidemark.errors import UserError
 from tidemark.importing.draft import Draft
 from tidemark.importing.pipeline_writer import format_pipeline_file
@@ -42,14 +42,16 @@ def split_option(option: str, text: str) -> tuple[str, str]:
     return name, value
 
 
-def write_drafts(drafts: Sequence[Draft], command: str, output: Path | None, *, replaces_file: bool = False) -> None:
+def write_drafts(
+    drafts: Sequence[Draft], command: str, output: Path | None, *, replaces_file: bool | None = None
+) -> None:
     """Write drafts as pipeline files, and print their paths and what they lack.
 
     Args:
         drafts: The drafts: one, or those of a chain.
         command: Command that writes the files, with its arguments.
         output: File of the only draft. Default: the name of the pipeline, in the working directory.
-        replaces_file: Replace existing files.
+        replaces_file: Replace existing files. None for a command without the option --force.
 
     Raises:
         UserError: A file exists or cannot be written, or two drafts have the same name.
@@ -59,7 +61,7 @@ def write_drafts(drafts: Sequence[Draft], command: str, output: Path | None, *, 
         raise UserError("two joins of the chain would have one file. Choose another name with --name.")
     for path in () if replaces_file else draft_by_path:
         if path.exists():
-            raise _explain_existing_file(path)
+            raise explain_existing_file(path, has_force=replaces_file is not None)
     for path, draft in draft_by_path.items():
         _write_file(path, format_pipeline_file(draft, command), replaces_file=replaces_file)
     values = [_describe(draft, path) for path, draft in draft_by_path.items()]
@@ -81,21 +83,23 @@ def _describe(draft: Draft, path: Path) -> dict[str, Any]:
 
 def _parse_value(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return parse_value(text)
+    except ValueError:
         return text
 
 
-def _explain_existing_file(path: Path) -> UserError:
-    return UserError(f"{path} exists already. Remove it, or choose another file with --output.")
+def explain_existing_file(path: Path, *, has_force: bool) -> UserError:
+    """Return the error that a file exists, with the remedies that the command has."""
+    remedy = "Pass --force to replace it" if has_force else "Remove it"
+    return UserError(f"{path} exists already. {remedy}, or choose another file with --output.")
 
 
-def _write_file(path: Path, text: str, *, replaces_file: bool) -> None:
+def _write_file(path: Path, text: str, *, replaces_file: bool | None) -> None:
     try:
         with path.open("w" if replaces_file else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise _explain_existing_file(path) from None
+        raise explain_existing_file(path, has_force=replaces_file is not None) from None
     except OSError as error:
         raise UserError(
             f"{path} cannot be written: {os.strerror(error.errno or 0)}. Choose a file with --output."

@@ -65,7 +65,7 @@ def init(
     Example: `tidemark init orders shipments --lower '0 s' --upper '4 hours'`
     """
     # Imported only here, so that other commands start sooner.
-    from tidemark.cli.draft_output import parse_settings, write_drafts  # noqa: PLC0415
+    from tidemark.cli.draft_output import explain_existing_file, parse_settings, write_drafts  # noqa: PLC0415
     from tidemark.cli.terminal_decisions import TerminalDecisions, is_terminal  # noqa: PLC0415
     from tidemark.importing.choice import Defaults  # noqa: PLC0415
     from tidemark.importing.table_join import TableJoinOptions, propose_draft  # noqa: PLC0415
@@ -76,7 +76,7 @@ def init(
     if join_type not in _TYPES:
         raise UserError(f"--type: {join_type} is no join type. Use {', '.join(_TYPES)}.")
     if output and output.exists() and not replaces_file:
-        raise UserError(f"{output} exists already. Pass --force to replace it, or choose another file with --output.")
+        raise explain_existing_file(output, has_force=True)
     options = TableJoinOptions(
         dialect=cast("Dialect", dialect),
         join_type=cast("JoinTypeName", join_type),

@@ -86,6 +86,21 @@ def parse_long_yaml(path: Path, text: str) -> YamlDocument:
     return _parse(path, text.encode(), 10 * MAX_BYTES, 10 * MAX_VALUES)
 
 
+def parse_value(text: str) -> Any:
+    """Parse the value of a setting, as it would be read in a pipeline file.
+
+    Raises:
+        ValueError: The text is no YAML.
+
+    >>> parse_value("[on, 010, 5, true]")
+    ['on', '010', 5, True]
+    """
+    try:
+        return _parse(Path(), text.encode(), MAX_BYTES, MAX_VALUES).content
+    except PipelineFileError:
+        raise ValueError("is not YAML. Write a value as in a pipeline file.") from None
+
+
 def _read(path: Path, max_bytes: int, max_values: int) -> YamlDocument:
     # Airflow renders Jinja templates in task arguments, and the path is one of them.
     if not _NAME.fullmatch(path.name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -114,10 +115,11 @@ def _is_settled(subject: str, settings: Section) -> bool:
 def to_pipeline_name(text: str) -> str:
     """Return a valid pipeline name for a name of something else.
 
-    >>> to_pipeline_name("enriched orders.v2"), to_pipeline_name("2024")
-    ('enriched_orders_v2', 'p_2024')
+    >>> to_pipeline_name("enriched orders.v2"), to_pipeline_name("2024"), to_pipeline_name("K\u00fcche")
+    ('enriched_orders_v2', 'p_2024', 'Kuche')
     """
-    name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_") or "imported"
+    ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", ascii_text).strip("_") or "imported"
     return name if name[0].isalpha() else f"p_{name}"
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tidemark.config.allowed_functions import InputColumns
 from tidemark.config.dialect_support import can_join_null_keys
-from tidemark.config.join import JoinTypeName
+from tidemark.config.expressions import check_expression, is_column_path
+from tidemark.config.join import JoinTypeName, KeyPair
 from tidemark.config.pipeline import Dialect
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration, format_instant, from_micros, parse_duration, parse_instant, to_micros
@@ -175,6 +177,9 @@ class _Proposal:
             choice = None
         if self._options.keys:
             settings, values = select_keys(choice, self._options.keys)
+            for key in map(KeyPair.model_validate, settings):
+                _check_key(self._samples["left"], key.left)
+                _check_key(self._samples["right"], key.right)
             figures = [str(item) for item in choice.candidates if item.label in self._options.keys] if choice else []
             return settings, "; ".join(["--key", *figures]), values
         assert choice, "it was created"
@@ -300,6 +305,24 @@ class _Proposal:
 
 def _other_kind(inputs: dict[SideName, _Input]) -> str:
     return next(source.arrival.kind for source in inputs.values() if source.arrival.kind != EVENT_TIME)
+
+
+def _check_key(sample: TableSample, key: str) -> None:
+    """Check that a key is a column, a field of one, or an expression over the columns of its table.
+
+    Raises:
+        UserError: It is none of them.
+    """
+    if key in sample.column_names:
+        return
+    check = InputColumns(sample.column_names)
+    try:
+        if is_column_path(key):
+            check(key.partition(".")[0])
+        else:
+            check_expression(key, check)
+    except ValueError as error:
+        raise UserError(f"--key: table {sample.name}: {error}") from None
 
 
 def _list_stream_columns(source: _Input) -> set[str]:
