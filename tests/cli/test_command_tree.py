@@ -215,3 +215,14 @@ def test_compare_set_without_value_is_a_user_error(lake, capsys):
 def test_main_empty_value_of_an_option_is_refused(lake, capsys, arguments, option):
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith(f"error: the value of {option} is empty. Write a value, or leave")
+
+
+def test_quality_show_without_results_names_no_data_docs(lake, capsys):
+    assert main(["quality", "show", "orders"]) == 0
+    assert "Data Docs" not in capsys.readouterr().out
+
+
+def test_conformance_missing_file_is_refused_before_spark_starts(lake, monkeypatch, capsys):
+    monkeypatch.setenv("TIDEMARK_JARS", str(lake / "none"))
+    assert main(["conformance", "missing.jsonl"]) == 2
+    assert "there is no vector file missing.jsonl. Check the path." in " ".join(capsys.readouterr().err.split())

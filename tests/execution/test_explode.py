@@ -167,7 +167,7 @@ def test_create_plan_invalid_explode_is_rejected(spark, inputs_lake, pipeline, c
 def test_spark_query_explodes_by_inline(spark, inputs_lake, pipeline):
     settings = pipeline(dialect="spark", explode=ITEMS, output="none")
     plan = create_plan(spark, settings, inputs_lake, Request())
-    assert "whether `explode` makes sense" in plan.spark_queries
+    assert "whether `explode` is valid" in plan.spark_queries
     assert create_spark_query(settings, plan.inputs).select == [f"inline({ITEMS})", "_emission"]
 
 

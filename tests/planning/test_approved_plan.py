@@ -86,11 +86,18 @@ def test_plan_of_another_pipeline_is_refused(create_plan, approved):
         approved.require_covers(create_plan(name="returns"))
 
 
-@pytest.mark.parametrize("content", [None, "{}", "no JSON"])
-def test_file_that_is_no_plan_is_refused(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "plan.json cannot be read: No such file or directory. Check the path."),
+        ("{}", "plan.json is not a plan. Write one with"),
+        ("no JSON", "plan.json is not a plan. Write one with"),
+    ],
+)
+def test_file_that_is_no_plan_is_refused(tmp_path, content, message):
     file = tmp_path / "plan.json"
     if content is not None:
         file.write_text(content)
 
-    with pytest.raises(UserError, match="plan.json is not a plan: "):
+    with pytest.raises(UserError, match=message):
         ApprovedPlan.read(file)

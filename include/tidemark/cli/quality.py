@@ -30,8 +30,9 @@ from tidemark.cli.read_only_session import read_only_session
 from tidemark.cli.rich_table import create_unwrapped_line
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.candidate_version import format_cli_arguments, to_candidate
+from tidemark.config.quality import DATA_DOCS_INDEX
 from tidemark.config.types import format_instant, parse_instant
-from tidemark.delta.filesystem import write_text
+from tidemark.delta.filesystem import has_file, write_text
 from tidemark.errors import UserError
 from tidemark.formatting import format_count
 from tidemark.ledger.committed_snapshot import read_committed_rows
@@ -75,7 +76,8 @@ def show(
         for line in render_failure_lines(len(ledger.rows), failures):
             out.print(line, soft_wrap=True)
         update_data_docs(ledger.tables)
-        out.print(f"Data Docs: {get_docs_index(ledger.tables)}", soft_wrap=True)
+        if has_file(ledger.tables.root, DATA_DOCS_INDEX):
+            out.print(f"Data Docs: {get_docs_index(ledger.tables)}", soft_wrap=True)
     if report:
         write_text(report, quality_trends.render_html(quality_trends.collect_trends(loaded, ledger, rows)))
 

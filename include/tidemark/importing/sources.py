@@ -159,5 +159,7 @@ def _read_text(path: Path) -> str:
         if path.stat().st_size > _MAX_BYTES:
             raise UserError(f"{path} has more than {_MAX_BYTES:,} bytes. Give the plan of one query.")
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}. Check the path.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}. Check the path.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} cannot be read: it is not UTF-8. Convert it.") from None

@@ -47,9 +47,10 @@ class ApprovedPlan(BaseModel):
         """
         try:
             return cls.model_validate_json(file.read_text())
-        except (OSError, UnicodeDecodeError, ValidationError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{file} is not a plan: {reason}. Write one with --dry-run --plan-file FILE.") from None
+        except OSError as error:
+            raise UserError(f"{file} cannot be read: {error.strerror}. Check the path.") from None
+        except (UnicodeDecodeError, ValidationError):
+            raise UserError(f"{file} is not a plan. Write one with --dry-run --plan-file FILE.") from None
 
     def require_covers(self, plan: Plan) -> None:
         """Check that a new plan runs no more than this one. It may run less, such as after a fault half-way.

@@ -198,13 +198,13 @@ def _note_unbounded_state(
 
 def _list_expression_queries(pipeline: Pipeline) -> list[str]:
     """List the questions about the SQL expressions of the pipeline file, which Spark answers."""
-    spark_queries = [f"whether `{side}.where` makes sense" for side in SIDES if getattr(pipeline, side).where]
+    spark_queries = [f"whether `{side}.where` is valid" for side in SIDES if getattr(pipeline, side).where]
     if any(pipeline.join.expression_keys):
         spark_queries.append("which keys are columns, and of which types the others are")
     if pipeline.join.condition:
-        spark_queries.append("whether `condition` makes sense")
+        spark_queries.append("whether `condition` is valid")
     if pipeline.select or pipeline.explode:
-        spark_queries.append(f"whether `{'select' if pipeline.select else 'explode'}` makes sense")
+        spark_queries.append(f"whether `{'select' if pipeline.select else 'explode'}` is valid")
     if has_row_conditions(pipeline):
-        spark_queries.append("whether the conditions under `quality` make sense")
+        spark_queries.append("whether the conditions under `quality` are valid")
     return spark_queries
