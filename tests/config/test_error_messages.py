@@ -371,3 +371,8 @@ def test_load_invalid_setting_raises_a_single_line_with_remedy(tmp_path, changes
     assert message in str(raised.value)
     assert str(raised.value).startswith(f"{path}: ")
     assert "\n" not in str(raised.value)
+
+
+def test_load_unknown_field_does_not_name_fields_that_only_code_sets(tmp_path):
+    with pytest.raises(PipelineFileError, match=r"Available: table, .*, complete\.$"):
+        load_pipeline(write_variant(tmp_path / "p.yaml", left__zzz=1))

@@ -152,6 +152,9 @@ def test_read_case_file_invalid_csv_names_line(read, content, problem):
         (VALID + "    error: refused\n", "has both expect and error. Remove one of them."),
         ("cases: [1]\n", "orders.yaml:1: cases: "),
         ("[]", "has no test cases. Write them under cases."),
+        ("cases: {}", "orders.yaml:1: cases: is empty. Write at least one entry."),
+        ("cases:", "orders.yaml:1: cases: should be a mapping, not None."),
+        ("cases: {first: 5}", "not 5. Its fields: description, given, drain, columns, expect, error."),
         ("cases:\n  a: {given: []}\n  a: {given: []}\n", "line 3: duplicate key a"),
     ],
 )

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, PrivateAttr, Tag, field_validator, mo
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from tidemark.config.allowed_functions import InputColumns
-from tidemark.config.base import Settings
+from tidemark.config.base import INTERNAL, Settings
 from tidemark.config.expressions import check_expression
 from tidemark.config.sides import SideName
 from tidemark.config.types import Duration, NonNegativeDuration, PositiveDuration
@@ -221,7 +221,7 @@ class Input(Settings):
     complete: Completeness | None = None
     """Rule for when a slice may run: `row`, `commit`, or {by: row, grace_period: 10 minutes}. Default: slices do not
     wait for the input."""
-    upstream: Upstream | None = None
+    upstream: Annotated[Upstream | None, INTERNAL] = None
     """Pipeline whose output this input is. Write {pipeline: NAME, event_time: left} for the input instead."""
 
     @field_validator("where")

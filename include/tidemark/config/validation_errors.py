@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from tidemark.config.base import INTERNAL
 from tidemark.config.inputs import ARRIVAL_TAGS
 from tidemark.errors import suggest_name
 from tidemark.formatting import to_single_line
@@ -46,7 +47,7 @@ def _explain_problem(error: Any, root: type[BaseModel]) -> str:
 def _explain_value(error: Any, root: type[BaseModel], location: list[Any]) -> str:
     match error["type"], error["input"]:
         case "extra_forbidden", _:
-            names = _find_model(root, location[:-1]).model_fields
+            names = _list_fields(root, location[:-1])
             return f"unknown field. {suggest_name(str(location[-1]), names, cutoff=0.5)}"
         case "missing", _:
             return "is missing"
@@ -87,8 +88,10 @@ def _describe_type(error: Any, root: type[BaseModel], location: list[Any]) -> st
         case ["string", "type"]:
             expected = "should be a text in quotes" if isinstance(error["input"], int | float) else "should be a text"
         case ["model", *_]:
-            fields = ", ".join(_find_model(root, location).model_fields)
+            fields = ", ".join(_list_fields(root, location))
             return f"should be a mapping, not {error['input']!r}. Its fields: {fields}."
+        case ["dict" | "mapping", _]:
+            expected = "should be a mapping"
         case _:
             expected = error["msg"].replace("Input should", "should").replace("String should", "should")
     return f"{expected}, not {error['input']!r}"
@@ -126,6 +129,12 @@ def _describe_field(root: type[BaseModel], location: list[Any]) -> str:
     names = [part for part in location if isinstance(part, str)]
     field = _find_model(root, names[:-1]).model_fields.get(names[-1])
     return " ".join(((field and field.description) or "").split())
+
+
+def _list_fields(root: type[BaseModel], location: list[Any]) -> list[str]:
+    """Return the fields that a file may have at a location."""
+    fields = _find_model(root, location).model_fields
+    return [name for name, field in fields.items() if INTERNAL not in field.metadata]
 
 
 def _find_model(model: type[BaseModel], location: list[Any]) -> type[BaseModel]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, create_model, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
-from tidemark.config.base import Settings
+from tidemark.config.base import INTERNAL, Settings
 from tidemark.config.sides import SideName
 from tidemark.config.types import Instant, parse_instant
 from tidemark.pipeline_tests.chain import Chain, format_name
@@ -93,7 +93,7 @@ class CaseSettings(Settings):
     """Expected output."""
     error: str | None = None
     """Instead of `expect`: part of the message with which the case is refused."""
-    is_by_time: bool = False
+    is_by_time: Annotated[bool, INTERNAL] = False
 
     @model_validator(mode="before")
     @classmethod
@@ -141,7 +141,9 @@ def create_model_of_files(chain: Chain) -> type[FileSettings]:
         expect=(expectation | None, None),
         columns=columns,
     )
-    return create_model("FileSettings", __base__=FileSettings, cases=(dict[str, case], ...), columns=columns)
+    return create_model(
+        "FileSettings", __base__=FileSettings, cases=(dict[str, case], Field(min_length=1)), columns=columns
+    )
 
 
 def _refuse_rows_of(chain: Chain, side: SideName) -> Any:
