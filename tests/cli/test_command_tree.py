@@ -217,6 +217,11 @@ def test_main_empty_value_of_an_option_is_refused(lake, capsys, arguments, optio
     assert capsys.readouterr().err.startswith(f"error: the value of {option} is empty. Write a value, or leave")
 
 
+def test_main_empty_reference_stands_for_none(lake, capsys):
+    assert main(["compare", "run", "orders", "--reference", "", "--set", "nope"]) == 2
+    assert "there is no table to compare with" in " ".join(capsys.readouterr().err.split())
+
+
 def test_quality_show_without_results_names_no_data_docs(lake, capsys):
     assert main(["quality", "show", "orders"]) == 0
     assert "Data Docs" not in capsys.readouterr().out
@@ -226,3 +231,15 @@ def test_conformance_missing_file_is_refused_before_spark_starts(lake, monkeypat
     monkeypatch.setenv("TIDEMARK_JARS", str(lake / "none"))
     assert main(["conformance", "missing.jsonl"]) == 2
     assert "there is no vector file missing.jsonl. Check the path." in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["checkpoint", "show", "orders"],
+        ["adopt", "orders", "streamed", "--until", "2024-01-01T00:00Z"],
+    ],
+)
+def test_main_without_slices_names_a_command_that_can_be_copied(lake, capsys, arguments):
+    assert main(arguments) == 2
+    assert "se tidemark run orders." in " ".join(capsys.readouterr().err.replace("Run tide", "Use tide").split())

@@ -12,7 +12,7 @@ from datetime import datetime
 from pyspark.sql import SparkSession
 
 from tidemark.config import Pipeline
-from tidemark.config.candidate_version import to_candidate
+from tidemark.config.candidate_version import format_cli_arguments, to_candidate
 from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import CheckFailedError, SliceOrderError, UserError, prefix_errors
 from tidemark.formatting import format_count
@@ -87,7 +87,7 @@ def create_adoption_plan(
     """
     require_no_output_stream(pipeline)
     require_no_committed_slice(Ledger.from_pipeline(pipeline, lake), pipeline)
-    slices = _parse_slices(Grid.from_config(pipeline.slices), until, start)
+    slices = _parse_slices(pipeline, until, start)
     with prefix_errors("TABLE"):
         source = AdoptedTable(table, DeltaInput.find(spark, lake, table).version)
     if not _can_continue(spark, pipeline, lake, slices):
@@ -137,18 +137,19 @@ def _get_state(entry: Entry | None) -> tuple[str | None, tuple[int, int]]:
     return entry.fingerprint, entry.carried
 
 
-def _parse_slices(grid: Grid, until: datetime, start: datetime | None) -> range:
+def _parse_slices(pipeline: Pipeline, until: datetime, start: datetime | None) -> range:
     """Return the slices to adopt.
 
     Raises:
         SliceOrderError: An instant is not a slice boundary, or there are too few slices.
     """
+    grid = Grid.from_config(pipeline.slices)
     end = grid.parse_boundary(until, "--until")
     first = grid.parse_boundary(start, "--from") if start else 0
     if end == 0:
         raise SliceOrderError(
             f"--until {grid.label(end)} is the start of the pipeline's first slice, so no slice can be adopted. Pass a "
-            "later --until, or use tidemark run."
+            f"later --until, or use tidemark run {format_cli_arguments(pipeline)}."
         )
     # The second half of a warm-up runs again (`require_same_state`), so it has at least two slices.
     least = first + 1 if first == 0 else first + 2

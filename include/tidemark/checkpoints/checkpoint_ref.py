@@ -9,6 +9,7 @@ from functools import cached_property
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.config import Pipeline
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.errors import SliceOrderError
 from tidemark.ledger.checkpoint_files import list_available_checkpoints, read_buffered_rows
 from tidemark.ledger.entry import Entry
@@ -39,7 +40,7 @@ class CheckpointRef:
             SliceOrderError: No committed slice ends at `end`.
         """
         ledger = Ledger.from_pipeline(pipeline, lake)
-        return cls(spark, pipeline, lake, ledger, find_entry_ending_at(ledger, end, "--at"))
+        return cls(spark, pipeline, lake, ledger, find_entry_ending_at(pipeline, ledger, end, "--at"))
 
     @property
     def grid(self) -> Grid:
@@ -65,10 +66,12 @@ class CheckpointRef:
         return read_buffered_rows(resolve_session(self.spark), self.ledger.tables, entry.number, self.grid)
 
 
-def find_entry_ending_at(ledger: Ledger, instant: datetime | None, option: str) -> Entry:
+def find_entry_ending_at(pipeline: Pipeline, ledger: Ledger, instant: datetime | None, option: str) -> Entry:
     """Find the committed slice that ends at an instant, by default the last.
 
     Args:
+        pipeline: The pipeline of the ledger.
+        ledger: The ledger.
         instant: End of a slice.
         option: The user's option with the instant, for the error message.
 
@@ -77,7 +80,8 @@ def find_entry_ending_at(ledger: Ledger, instant: datetime | None, option: str) 
     """
     grid, last = ledger.grid, ledger.last
     if last is None:
-        raise SliceOrderError("no slice is committed yet, so there is no state. Run tidemark run.")
+        command = f"tidemark run {format_cli_arguments(pipeline)}"
+        raise SliceOrderError(f"no slice is committed yet, so there is no state. Run {command}.")
     if instant is None:
         return last
     number = grid.parse_boundary(instant, option)

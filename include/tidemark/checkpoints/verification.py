@@ -92,7 +92,7 @@ def verify_checkpoint(
 
 
 def _find_trusted_entry(checkpoint: CheckpointRef, trusted_end: datetime) -> Entry:
-    entry = find_entry_ending_at(checkpoint.ledger, trusted_end, "--from")
+    entry = find_entry_ending_at(checkpoint.pipeline, checkpoint.ledger, trusted_end, "--from")
     label = checkpoint.grid.label(entry.number + 1)
     if entry.number >= checkpoint.entry.number:
         raise SliceOrderError(

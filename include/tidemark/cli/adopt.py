@@ -24,7 +24,8 @@ from tidemark.cli.common import (
 from tidemark.cli.progress import describe_spark_tasks, run_with_progress, show_activity
 from tidemark.cli.render_comparison import render_comparison
 from tidemark.comparison.result import Comparison
-from tidemark.config import load_pipeline, load_reference
+from tidemark.config import Pipeline, load_pipeline, load_reference
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.sides import SIDES
 from tidemark.config.types import parse_duration, parse_instant
 from tidemark.errors import CheckFailedError, UserError, prefix_errors
@@ -59,7 +60,7 @@ def adopt(
         typer.Option(
             "--reference",
             metavar="PIPELINE",
-            help="Pipeline with the settings of the stream. [default: compare.reference]",
+            help="Pipeline with the settings of the stream; '' for none. [default: compare.reference]",
         ),
     ] = None,
 ) -> None:
@@ -96,7 +97,7 @@ def adopt(
             raise CheckFailedError(_describe_refusal(plan, comparison))
     result = commit_adoption(spark, plan, comparison)
     plan.drop_warm_up()
-    print_result(result, lambda: "\n".join(_describe_adoption(result)), soft_wrap=True)
+    print_result(result, lambda: "\n".join(_describe_adoption(result, loaded)), soft_wrap=True)
 
 
 def _parse_period(text: str) -> timedelta:
@@ -140,7 +141,7 @@ def _describe_refusal(plan: AdoptionPlan, comparison: Comparison) -> str:
     )
 
 
-def _describe_adoption(result: AdoptionResult) -> Iterator[str]:
+def _describe_adoption(result: AdoptionResult, pipeline: Pipeline) -> Iterator[str]:
     yield (
         f"{result.pipeline}: {result.table}, version {result.version}, is adopted before {result.until}: "
         f"{format_count(result.slices, 'slice')} from {result.start} on ran for their state"
@@ -150,4 +151,5 @@ def _describe_adoption(result: AdoptionResult) -> Iterator[str]:
         yield f"{side}: {rows} carried, watermark {result.watermarks[side] or 'none yet'}"
     if result.shorter_start:
         yield f"The state is the same if the slices begin at {result.shorter_start}."
-    yield f"Rows from {result.until} on are those of {result.pipeline}. Continue with tidemark run."
+    yield f"Rows from {result.until} on are those of {result.pipeline}."
+    yield f"Continue with tidemark run {format_cli_arguments(pipeline)}."

@@ -21,6 +21,8 @@ from tidemark.errors import FaultError, StoppedError, TidemarkError, UserError, 
 from tidemark.formatting import to_single_line
 from tidemark.spark.error_redaction import format_safe_message
 
+_CAN_BE_EMPTY = ("--reference",)
+"""Options whose empty value has a meaning: no reference, although the pipeline file names one."""
 GLOBAL_FLAGS = ("--json", "--verbose", "-v")
 """Global options without a value."""
 _EPILOG = "Global options, before or after the command: --lake PATH, --json, --verbose (tidemark --help)."
@@ -94,7 +96,7 @@ def check_values(arguments: list[str]) -> None:
         if argument == "--":
             return
         option, separator, value = str(argument).partition("=")
-        if option.startswith("-") and (following == "" or (separator and not value)):
+        if option.startswith("-") and option not in _CAN_BE_EMPTY and (following == "" or (separator and not value)):
             raise UserError(f"the value of {option} is empty. Write a value, or leave the option out.")
 
 

@@ -56,7 +56,9 @@ TableOption = Annotated[
 ReferenceOption = Annotated[
     str | None,
     typer.Option(
-        "--reference", metavar="PIPELINE", help="Pipeline with the settings of the stream. [default: compare.reference]"
+        "--reference",
+        metavar="PIPELINE",
+        help="Pipeline with the settings of the stream; '' for none. [default: compare.reference]",
     ),
 ]
 CandidateOption = Annotated[

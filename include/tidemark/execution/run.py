@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tidemark.config.candidate_version import format_cli_arguments, to_live
 from tidemark.delta.store_capabilities import probe_conditional_put
 from tidemark.delta.table import OpenTables
 from tidemark.errors import CheckFailedError, FaultError, StoppedError
@@ -172,9 +173,10 @@ class _PlanExecution:
 
     def _format_disk_full_message(self) -> str:
         new_commits = self.ledger.number - self.plan.ledger.number
+        vacuum = f"tidemark tables vacuum {format_cli_arguments(to_live(self.plan.pipeline))} --older-than '1 hour'"
         return (
             f"the disk is full: {self.plan.tables.root} (or Spark's local directory) has no more room; "
             f"{'jobs committed before are kept, and ' if new_commits else ''}nothing of this job was published. "
-            "Free space and run the same command again. tidemark tables vacuum --older-than '1 hour' removes files of "
+            f"Free space and run the same command again. {vacuum} removes files of "
             "failed jobs that wrote nothing for an hour; a job that takes longer must not run meanwhile"
         )

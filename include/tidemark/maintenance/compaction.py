@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.config import Pipeline
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.maintenance import CompactionSettings
 from tidemark.config.output_stream import EMITTED_AT, EMITTED_ORDER, OUTPUT_STREAM
 from tidemark.config.types import to_micros
@@ -78,7 +79,9 @@ def plan_compaction(pipeline: Pipeline, lake: str) -> CompactionPlan:
     ledger = Ledger.from_pipeline(pipeline, lake)
     periods = _find_settled_periods(ledger, pipeline.compact)
     return CompactionPlan(
-        pipeline, ledger, tuple(merge for name in COMPACTED_TABLES for merge in _plan_merges(ledger, name, periods))
+        pipeline,
+        ledger,
+        tuple(merge for name in COMPACTED_TABLES for merge in _plan_merges(pipeline, ledger, name, periods)),
     )
 
 
@@ -121,14 +124,15 @@ def _slices_of_period(grid: Grid, settings: CompactionSettings, period: int) -> 
     return range(max(first, 0), stop)
 
 
-def _plan_merges(ledger: Ledger, name: str, periods: Sequence[range]) -> Iterator[Merge]:
+def _plan_merges(pipeline: Pipeline, ledger: Ledger, name: str, periods: Sequence[range]) -> Iterator[Merge]:
     log = DeltaTableHandle.open(getattr(ledger.tables, name))
     if log is None or not periods:
         return
     if not log.is_plain_parquet:
+        arguments = format_cli_arguments(pipeline)
         raise UserError(
             f"{log.path} has more than plain data files: another program has written to it. Run tidemark tables "
-            "verify to see what, or tidemark tables repair to undo it."
+            f"verify {arguments} to see what, or tidemark tables repair {arguments} to undo it."
         )
     sizes = dict(zip(log.files["path"], log.files["size"], strict=True))
     files_by_period: dict[int, list[str]] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from tidemark.config.candidate_version import format_cli_arguments, to_live
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant
 from tidemark.delta.column_changes import find_column_changes
@@ -73,11 +74,11 @@ def require_same_settings(context: PlanningContext) -> None:
     """Check that committed slices ran under the present settings, or will be rerun because they did not."""
     other = next(_find_slices_with_other_settings(context, context.last), None)
     if other and stale(context.ledger).get(other[0]) != "changed settings":
-        start = context.grid.label(other[0])
+        start, run = context.grid.label(other[0]), f"tidemark run {format_cli_arguments(to_live(context.pipeline))}"
         raise SliceOrderError(
             f"slices from {start} on were written under other settings ({other[1]}), whose state lacks what the "
             f"present ones need; restore them, or {context.reprocess_command} --from {start}, or fill "
-            "the new version as a candidate, with tidemark run --candidate NAME"
+            f"the new version as a candidate, with {run} --candidate NAME"
         )
 
 

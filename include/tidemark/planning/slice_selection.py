@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.errors import SliceOrderError
 from tidemark.ledger.config_fingerprint import describe_setting_diff, settings_up_to_slice
 from tidemark.ledger.entry import Entry
@@ -58,7 +59,8 @@ def _select_for_reprocess(context: PlanningContext) -> SliceSelection:
     """Select the committed slices of the requested range, or without a range those with late-arriving rows."""
     request, grid, last = context.request, context.grid, context.last
     if last is None:
-        raise SliceOrderError("no slice is committed yet, so none can be reprocessed; use tidemark run")
+        command = f"tidemark run {format_cli_arguments(context.pipeline)}"
+        raise SliceOrderError(f"no slice is committed yet, so none can be reprocessed. Use {command}.")
     if request.start is None and request.end is None:
         slice_ranges = _find_ranges_with_late_arriving_rows(context)
         notes = [] if slice_ranges else ["no rows have arrived for committed slices since they were read"]
