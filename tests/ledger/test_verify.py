@@ -203,6 +203,16 @@ def delete_late_table(lake: Lake):
     shutil.rmtree(lake.tables.late)
 
 
+def damage_log(lake: Lake):
+    """Delete a commit in the middle of a table's log."""
+    Path(lake.tables.emissions, "_delta_log", f"{1:020d}.json").unlink()
+
+
+def damage_ledger_log(lake: Lake):
+    """Let a log name a checkpoint that does not exist."""
+    Path(lake.tables.ledger, "_delta_log", "_last_checkpoint").write_text('{"version":1,"size":5}')
+
+
 def remove_checkpoint(lake: Lake):
     """Remove all files of the checkpoint, which the next slice needs."""
     log = lake.log("checkpoint")
@@ -241,6 +251,8 @@ DAMAGES: dict[Callable[[Lake], None], Issues] = {
     delete_ledger: {("missing table", "ledger")},
     delete_table: {("missing table", "checkpoint")},
     delete_late_table: {("missing table", "late")},
+    damage_log: {("unreadable log", "emissions")},
+    damage_ledger_log: {("unreadable log", "ledger")},
     remove_checkpoint: {("missing rows", "checkpoint")},
 }
 
@@ -294,7 +306,10 @@ REPAIRED_BY_REFERENCE = (
     undo_table_commit,
 )
 REPAIRED_BY_RERUN = (delete_file, delete_part_of_late_rows, truncate_file, change_fingerprint)
-UNREPAIRABLE = (delete_ledger_row, advance_table_commit, replace_input, delete_ledger, delete_table, delete_late_table)
+UNREPAIRABLE = (
+    *(delete_ledger_row, advance_table_commit, replace_input, delete_ledger, delete_table, delete_late_table),
+    *(damage_log, damage_ledger_log),
+)
 
 
 def read_rows(root):

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from deltalake import DeltaTable, Schema
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import types as T
 
 from tidemark.delta.commit_history import is_data_change, is_outside_table
@@ -57,12 +57,14 @@ class DeltaSnapshot:
         """Open a table, by default at its latest version; None if it does not exist.
 
         Raises:
-            DeltaError: delta-rs cannot read the table, or it has no such version.
+            DeltaError: delta-rs cannot read the table, or it has no such version. The message begins with the path.
         """
         try:
             return cls(path, DeltaTable(path, version=version))
         except TableNotFoundError:
             return None
+        except DeltaError as error:
+            raise DeltaError(f"{path}: {error}") from error
 
     @property
     def version(self) -> int:

@@ -25,6 +25,7 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.snapshot import MAINTENANCE_KEY, TXN_VERSION_KEY
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError
+from tidemark.formatting import to_single_line
 from tidemark.integrity.committed_files import (
     ExpectedRows,
     list_all_files,
@@ -51,7 +52,7 @@ Damage = (
     | Literal[
         "duplicate rows", "missing rows", "unexpected rows", "missing ledger row", "missing table",
         "table ahead of ledger", "table lags ledger", "external commit", "state mismatch", "watermark regression",
-        "missing input version",
+        "missing input version", "unreadable log",
     ]
 )  # fmt: skip
 
@@ -112,14 +113,28 @@ def check_integrity(
         deep: Also read every page of every file, and verify its checksum.
         on_file: Called with the name of the table before each file is checked.
     """
-    path = PipelineTables.from_config(pipeline, lake).ledger
-    for _ in range(MAX_CHECKS):
-        before = DeltaTableHandle.open(path)
-        report = _check_once(pipeline, lake, before, deep=deep, on_file=on_file)
-        now = DeltaTableHandle.open(path)
-        if not report.damages or (now and now.version) == (before and before.version):
-            break
+    tables = PipelineTables.from_config(pipeline, lake)
+    try:
+        for _ in range(MAX_CHECKS):
+            before = DeltaTableHandle.open(tables.ledger)
+            report = _check_once(pipeline, lake, before, deep=deep, on_file=on_file)
+            now = DeltaTableHandle.open(tables.ledger)
+            if not report.damages or (now and now.version) == (before and before.version):
+                break
+    except DeltaError:
+        if issues := tuple(_find_unreadable_logs(tables)):
+            return IntegrityReport(pipeline.name, 0, 0, 0, issues)
+        raise
     return report
+
+
+def _find_unreadable_logs(tables: PipelineTables) -> Iterator[IntegrityIssue]:
+    """Yield an issue for each table whose log delta-rs cannot read. Nothing else can be checked then."""
+    for name in ("ledger", *FOLLOWING):
+        try:
+            DeltaTableHandle.open(getattr(tables, name))
+        except DeltaError as error:
+            yield IntegrityIssue("unreadable log", name, to_single_line(str(error)))
 
 
 def _check_once(

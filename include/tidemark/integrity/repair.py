@@ -32,7 +32,10 @@ from tidemark.tables.run_files import SLICE_COLUMNS, merged_at, run_of, spans
 from tidemark.tables.table_changes import FOLLOWING
 from tidemark.timegrid.slices import Grid, group_consecutive
 
-_UNREPAIRABLE = {"missing table", "table ahead of ledger", "missing ledger row", "missing input version"}
+_UNREPAIRABLE = {
+    *("missing table", "unreadable log", "table ahead of ledger"),
+    *("missing ledger row", "missing input version"),
+}
 """Damages that the ledger cannot repair, or that concern other tables."""
 _REPAIRED_BY_RERUN = {"state mismatch", "watermark regression"}
 
