@@ -219,6 +219,11 @@ def remove_checkpoint(lake: Lake):
     log.commit([], log.files["path"])
 
 
+def restore_ledger(lake: Lake):
+    """Restore the ledger as it was before its last commits, but none of the tables."""
+    DeltaTable(lake.tables.ledger).restore(2)
+
+
 Issues = set[tuple[str, str]]
 DAMAGES: dict[Callable[[Lake], None], Issues] = {
     delete_file: {("missing file", "emissions")},
@@ -339,6 +344,26 @@ def test_repair_of_unrepairable_damage_changes_nothing(damaged_lake, damage, cap
     before = sorted(damaged_lake.root.rglob("*"))
     assert main(["tables", "repair", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--yes"]) == 1
     assert "nothing is repaired" in capsys.readouterr().err
+    assert sorted(damaged_lake.root.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (delete_ledger, "ledger is gone"),
+        (restore_ledger, "ledger ends with commit "),
+        (delete_table, "checkpoint is gone, and slices have rows in it"),
+        (delete_late_table, "late is gone, and slices have rows in it"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "run", "reprocess", "tables vacuum --yes"])
+def test_commands_refuse_tables_that_do_not_follow_the_ledger(damaged_lake, damage, problem, command, capsys):
+    damage(damaged_lake)
+    before = sorted(damaged_lake.root.rglob("*"))
+    assert main([*command.split(), str(damaged_lake.file), "--lake", str(damaged_lake.root)]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert problem in message
+    assert "from one backup, or remove the folder" in message or "from a backup, or remove the folder" in message
     assert sorted(damaged_lake.root.rglob("*")) == before
 
 

@@ -37,7 +37,7 @@ from tidemark.ledger.ledger_table import read_attempts, read_newest_rows
 from tidemark.ledger.rewrite_verification import verify_same_rows
 from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN, RUN_COLUMN
 from tidemark.tables.run_files import SLICE_COLUMNS, run_of, stage_run, within
-from tidemark.tables.table_changes import TableChanges, apply_to_tables, last_applied_commit
+from tidemark.tables.table_changes import TableChanges, apply_to_tables, list_applied_commits
 from tidemark.timegrid.slices import Grid
 
 NO_COLUMNS = T.StructType([])
@@ -271,7 +271,7 @@ class InMemoryLake:
         ledger = self.step(lambda: self.read_ledger(tables))
         if is_candidate(tables):
             return ledger
-        applied = last_applied_commit(tables)
+        applied = min(list_applied_commits(tables).values(), default=None)
         for number, changes in sorted(self.table_changes.items()):
             if applied is not None and applied < number <= ledger.number:
                 apply_to_tables(tables, self.grid, number, changes)

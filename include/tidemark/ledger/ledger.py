@@ -6,7 +6,7 @@ top of the last commit (optimistic concurrency).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -32,7 +32,7 @@ from tidemark.tables.run_files import merged_at
 from tidemark.tables.table_changes import (
     TableChanges,
     apply_to_tables,
-    last_applied_commit,
+    list_applied_commits,
     to_file_rows,
 )
 from tidemark.timegrid.slices import Grid
@@ -83,20 +83,27 @@ class Ledger:
             The ledger; an empty one if there is none.
 
         Raises:
-            UserError: Another version of Tidemark wrote it.
+            UserError: Another version of Tidemark wrote it, it lacks commits that tables have applied, or a table is
+                gone.
             SliceOrderError: Tables lack commits of slices of another grid.
         """
+        # Commits are in the ledger before they are in a table. So the ledger is opened last.
+        applied = list_applied_commits(tables)
         log = DeltaTableHandle.open(tables.ledger)
         if log is None:
+            _require_commits(tables, 0, applied)
             return cls.empty(tables, grid)
         stored = read_attempts(log, grid)
         require_supported_format(tables, stored)
         number = int(stored["commit"].max()) if len(stored) else 0
-        if (applied := last_applied_commit(tables)) is not None and applied < number:
-            _require_same_grid(tables, grid, stored[stored["commit"] > applied])
-            for missed_commit, changes in read_table_changes(log, grid, applied).items():
+        _require_commits(tables, number, applied)
+        if applied and (first := min(applied.values())) < number:
+            _require_same_grid(tables, grid, stored[stored["commit"] > first])
+            for missed_commit, changes in read_table_changes(log, grid, first).items():
                 apply_to_tables(tables, grid, missed_commit, changes)
-        return cls.from_attempts(tables, grid, stored)
+        ledger = cls.from_attempts(tables, grid, stored)
+        _require_tables(ledger, applied)
+        return ledger
 
     @classmethod
     def read_without_sync(cls, tables: PipelineTables, grid: Grid) -> Ledger:
@@ -218,6 +225,44 @@ class Ledger:
             grown.compact()
         else:
             open_tables[path] = grown
+
+
+def _require_commits(tables: PipelineTables, number: int, applied: Mapping[str, int]) -> None:
+    """Check that a ledger has all commits that tables have applied, because they would skip its next ones.
+
+    Args:
+        tables: The pipeline's tables.
+        number: Number of the ledger's last commit.
+        applied: Last commit that each table has applied.
+
+    Raises:
+        UserError: The ledger was deleted, or restored without the tables.
+    """
+    if ahead := next((name for name, commit in applied.items() if commit > number), None):
+        raise UserError(
+            f"{getattr(tables, ahead)} follows commit {applied[ahead]} of the ledger, and {tables.ledger} "
+            f"{f'ends with commit {number}' if number else 'is gone'}. Restore both from one backup, or remove the "
+            f"folder {tables.root} to begin again."
+        )
+
+
+def _require_tables(ledger: Ledger, existing: Collection[str]) -> None:
+    """Check that the tables exist in which a ledger has rows, because the next commit would create them without these.
+
+    Raises:
+        UserError: A table was deleted.
+    """
+    entries = ledger.entries.values()
+    has_rows = {
+        "emissions": bool((ledger.rows["emissions"] > 0).any()),
+        "late": any(counts.late + counts.rejected for entry in entries for counts in entry.counts or ()),
+        "checkpoint": ledger.last is not None and any(ledger.last.carried),
+    }
+    for name in (name for name, has in has_rows.items() if has and name not in existing):
+        raise UserError(
+            f"{getattr(ledger.tables, name)} is gone, and slices have rows in it by {ledger.tables.ledger}. Restore it "
+            f"from a backup, or remove the folder {ledger.tables.root} to begin again."
+        )
 
 
 def _require_same_grid(tables: PipelineTables, grid: Grid, rows: pd.DataFrame) -> None:

@@ -21,11 +21,11 @@ from tidemark.timegrid.slices import Grid
 
 QUARANTINED = "quarantined"
 OPTIONAL_TABLES = (QUARANTINED, OUTPUT_STREAM, "quality")
-"""Tables that only exist from some commit on, if at all. `last_applied_commit` ignores them until then."""
+"""Tables that only exist from some commit on, if at all. `list_applied_commits` leaves them out until then."""
 FOLLOWING = (QUARANTINED, "emissions", OUTPUT_STREAM, "late", "quality", "checkpoint")
 """Tables that follow the ledger, in the order in which commits are applied.
 
-The last one is not optional: while it lacks a commit, `last_applied_commit` finds that tables lack it.
+The last one is not optional: while it lacks a commit, `list_applied_commits` shows that tables lack it.
 """
 assert FOLLOWING[-1] not in OPTIONAL_TABLES
 
@@ -55,11 +55,11 @@ def open_tables(tables: PipelineTables) -> dict[str, DeltaTableHandle]:
     return {name: log for name, log in logs.items() if log}
 
 
-def last_applied_commit(tables: PipelineTables) -> int | None:
-    """Return the last commit of the ledger that all tables have applied; None if there are no tables."""
+def list_applied_commits(tables: PipelineTables) -> dict[str, int]:
+    """Return the last commit of the ledger that each table has applied, 0 for none, by table."""
     logs = {name: log for name in FOLLOWING if (log := DeltaTableHandle.open(getattr(tables, name)))}
     applied = {name: log.txn_version for name, log in logs.items()}
-    return min((number for name, number in applied.items() if number or name not in OPTIONAL_TABLES), default=None)
+    return {name: number for name, number in applied.items() if number or name not in OPTIONAL_TABLES}
 
 
 def apply_to_tables(
