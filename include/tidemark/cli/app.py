@@ -19,7 +19,7 @@ from tidemark import json_logging
 from tidemark.cli.common import GlobalOptions, get_global_options, out, report_error, set_global_options
 from tidemark.errors import FaultError, StoppedError, TidemarkError, UserError, missing_extra_error
 from tidemark.formatting import to_single_line
-from tidemark.spark.error_redaction import format_safe_message
+from tidemark.spark.error_redaction import find_row_error, format_safe_message
 
 _CAN_BE_EMPTY = ("--reference",)
 """Options whose empty value has a meaning: no reference, although the pipeline file names one."""
@@ -208,6 +208,10 @@ def main(arguments: list[str] | None = None) -> int:
             return install_error.exit_code
         if os.environ.get("TIDEMARK_DEBUG"):
             raise
+        if row_error := find_row_error(error):
+            remedy = "Correct it in the pipeline file, such as with try_cast, try_divide or nullif."
+            report_error(error, "error", to_single_line(f"{row_error}. {remedy}"), UserError.exit_code)
+            return UserError.exit_code
         line = f"{type(error).__name__}: {to_single_line(format_safe_message(error))}"
         hint = "(Set TIDEMARK_DEBUG=1 and run again for the traceback.)"
         report_error(error, "fault", f"{line} {hint}", FaultError.exit_code)

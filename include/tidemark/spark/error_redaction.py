@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
-from pyspark.errors import AnalysisException, PySparkException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException, QueryContextType
 
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*\]")
+_SQL_STATES_OF_ROWS = ("22", "23", "P0")
+"""Classes of SQLSTATE: data exceptions, constraints, and errors that an expression raises."""
+_INVALID_PATTERN = "java.util.regex.PatternSyntaxException"
 _FILE_CONDITIONS = "FAILED_READ_FILE"
 """Prefix of the error conditions whose messages name files and quote no values."""
 
@@ -23,8 +29,43 @@ def remove_values(message: str) -> str:
     return message[: condition.end()] if condition else message
 
 
+def find_row_error(error: Exception) -> str | None:
+    """Describe an SQL expression that fails on a row, with Spark's error condition; None for other errors.
+
+    Expressions are those of the pipeline file, so this is no fault of the machine: another run fails, too.
+    """
+    if isinstance(error, Py4JJavaError):
+        is_pattern = _INVALID_PATTERN in [_get_class_name(cause) for cause in _list_causes(error.java_exception)]
+        return "a regular expression in the pipeline file is not valid" if is_pattern else None
+    if not isinstance(error, PySparkException) or isinstance(error, AnalysisException):
+        return None
+    if not str(error.getSqlState()).startswith(_SQL_STATES_OF_ROWS):
+        return None
+    condition = error.getCondition()
+    expressions = [
+        context.fragment()
+        for context in error.getQueryContext() or []
+        if context.contextType() == QueryContextType.SQL and context.fragment()
+    ]
+    return f"{expressions[0] if expressions else 'an expression'} fails on a row: {condition}"
+
+
+def _list_causes(error: Any) -> Iterator[Any]:
+    """Yield a Java exception and its causes."""
+    while error is not None:
+        yield error
+        error = error.getCause()
+
+
+def _get_class_name(error: Any) -> str:
+    return str(error.getClass().getName())
+
+
 def format_safe_message(error: Exception) -> str:
     """Return the first line of an exception's message, without values if Spark raised it while it processed rows."""
+    if isinstance(error, Py4JJavaError):
+        # The first line names an object of py4j only. Messages can quote a row.
+        return ", caused by ".join(map(_get_class_name, _list_causes(error.java_exception)))
     first_line = [*str(error).strip().splitlines(), ""][0]
     if not isinstance(error, PySparkException) or isinstance(error, AnalysisException):
         return first_line  # analysis does not read rows
