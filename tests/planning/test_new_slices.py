@@ -95,6 +95,11 @@ def test_select_new_slices_future_row_does_not_extend_the_advice():
         ),
         # The unfinished slice was committed with --to.
         (create_context((NOW, NOW), committed=4), f"all slices up to {format_hour(1)} are committed"),
+        (
+            create_context((NOW, NOW), committed=4, drain=True),
+            f"all slices up to {format_hour(1)} are committed without --drain. To end the inputs after one more "
+            "slice, pass --to " + format_hour(2),
+        ),
     ],
 )
 def test_select_new_slices_without_slices_names_the_only_reason(context, note):

@@ -63,12 +63,18 @@ def render_plan(plan: Plan) -> RenderableType:
         table.add_row("", f"{plan.proposed_command}")
     complete = (f"{input_.table} up to {input_.until_text}: {input_.reason}" for input_ in plan.input_completeness)
     for label, text in [
+        *(("end of input", f"after slice {plan.grid.label(last)}; no slice can follow") for last in _list_last(plan)),
         *(("complete", line) for line in complete),
         *(("note", note) for note in plan.notes),
         *(("Spark query", query) for query in plan.spark_queries),
     ]:
         table.add_row(label, text)
     return table
+
+
+def _list_last(plan: Plan) -> list[int]:
+    """Return the slice after which the inputs end, if the plan runs slices and they end."""
+    return [] if plan.drain_after is None or not plan.jobs else [plan.drain_after]
 
 
 def describe_jobs(plan: Plan) -> str:

@@ -52,7 +52,10 @@ def _explain_nothing_to_run(context: PlanningContext, start: int, end: int, *, h
     """Return a note on why no slice from `start` on runs, unless earlier notes explain it."""
     request, grid, last = context.request, context.grid, context.last
     if last and start == last.number + 1:
-        return [f"all slices up to {grid.label(start)} are committed"]
+        committed = f"all slices up to {grid.label(start)} are committed"
+        if request.drain and not last.drained:
+            committed += f" without --drain. To end the inputs after one more slice, pass --to {grid.label(start + 1)}"
+        return [committed]
     if request.end:
         return [f"no slice from {grid.label(start)} on ends by --to {grid.label(end)}"]
     return [] if has_notes else [f"the inputs have no rows from {grid.label(start)} on"]
