@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from tidemark.config import Expectation
 from tidemark.config.allowed_expectations import ALLOWED_ARGUMENTS, check_expectation
+from tidemark.errors import PipelineFileError
 from tidemark.quality.gx.expectations import build_expectation, get_expectation_name
 from tidemark.quality.gx.project import import_gx
 from tidemark.quality.gx.result_parsing import get_name
@@ -32,6 +33,17 @@ REFUSED = {
     "rule of the clock": ("rows", {"that": "left_t < current_date"}, "that: current_date returns the time"),
     "rule that is a list": ("rows", {"that": ["left_v > 1"]}, "that is not text"),
     "rule without a condition": ("rows", {"mostly": 0.9}, "that is missing"),
+    "no column": (BETWEEN, {"max_value": 1}, "column is missing. Name a column, such as column: left_amount."),
+    "swapped bounds": (
+        BETWEEN,
+        {"column": "c", "min_value": 5, "max_value": 1},
+        "min_value (5) is above max_value (1). Swap them.",
+    ),
+    "share": (
+        BETWEEN,
+        {"column": "c", "mostly": 95},
+        "mostly (95) is not a share of rows. Write a number",
+    ),
     "format": (BETWEEN, {"column": "c", "result_format": "COMPLETE"}, "result_format selects which rows are shown"),
     "exceptions": (BETWEEN, {"column": "c", "catch_exceptions": False}, "would hide errors"),
     "description": (
@@ -137,7 +149,8 @@ def test_check_expectation_values_and_lists_of_values_are_allowed():
     ranges = {"quantiles": [0.1, 0.9], "value_ranges": [[0, 1], [8, None]]}
     check_expectation("expect_column_quantile_values_to_be_between", {"column": "c", "quantile_ranges": ranges})
     check_expectation(
-        "expect_column_pair_values_to_be_in_set", {"column_A": "a", "value_pairs_set": [[1, "x"], [2, None]]}
+        "expect_column_pair_values_to_be_in_set",
+        {"column_A": "a", "column_B": "b", "value_pairs_set": [[1, "x"], [2, None]]},
     )
 
 
@@ -150,3 +163,9 @@ def test_notes_and_meta_are_escaped_in_results():
     assert {"owner": "&lt;b&gt;", "since": 2024}.items() <= config["meta"].items()
     with pytest.raises(ValidationError, match="such as tidemark_looks_at, are reserved"):
         Expectation.model_validate({"type": BETWEEN, "column": "c", "meta": {"tidemark_looks_at": "x"}})
+
+
+def test_build_expectation_invalid_argument_names_argument_and_problem():
+    expectation = Expectation(type="expect_table_row_count_to_be_between", min_value="a")
+    with pytest.raises(PipelineFileError, match=r"_be_between: min_value: value is not a valid integer$"):
+        build_expectation(expectation)

@@ -123,6 +123,8 @@ _REFUSED = {
 _LIST_ARGUMENTS = frozenset(
     name for arguments in ALLOWED_ARGUMENTS.values() for name in arguments if name.endswith(("_set", "_list"))
 )
+_REQUIRED = frozenset({"column", "column_A", "column_B", "column_list"})
+"""Arguments that an expectation has if it allows them."""
 _LITERAL_TYPES = (str, int, float, date, time, type(None))
 
 
@@ -152,6 +154,19 @@ def check_expectation(name: str, arguments: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}: {argument} should be a list. Write [{value}].")
     if name == ROWS and "that" not in arguments:
         raise ValueError(f"{name}: that is missing. Write a condition, such as that: left_amount >= 0.")
+    for argument in sorted(_REQUIRED & allowed - arguments.keys()):
+        raise ValueError(f"{name}: {argument} is missing. Name a column, such as {argument}: left_amount.")
+    _check_bounds(name, arguments)
+
+
+def _check_bounds(name: str, arguments: Mapping[str, Any]) -> None:
+    """Check the numbers of an expectation, which Great Expectations checks only when a job validates its slices."""
+    low, high = arguments.get("min_value"), arguments.get("max_value")
+    if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
+        raise ValueError(f"{name}: min_value ({low}) is above max_value ({high}). Swap them.")
+    share = arguments.get("mostly")
+    if isinstance(share, int | float) and not 0 <= share <= 1:
+        raise ValueError(f"{name}: mostly ({share}) is not a share of rows. Write a number from 0 to 1.")
 
 
 def list_conditions(arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -52,8 +52,15 @@ def build_expectation(expectation: Expectation) -> GxExpectation:
             | {ON_FAILURE_KEY: expectation.on_failure, SCOPE_KEY: expectation.scope},
         )
     except (ValueError, TypeError) as error:
-        raise PipelineFileError(f"quality: {expectation.type}: {' '.join(str(error).split())}") from None
+        raise PipelineFileError(f"quality: {expectation.type}: {_describe_error(error)}") from None
     return built
+
+
+def _describe_error(error: Exception) -> str:
+    """Describe an argument that Great Expectations refuses, without the other forms that it might have."""
+    problems = error.errors() if hasattr(error, "errors") else []
+    first = {".".join(map(str, problem["loc"])): problem["msg"] for problem in reversed(problems)}
+    return ". ".join(f"{name}: {message}" for name, message in first.items()) or " ".join(str(error).split())
 
 
 def _describe_rule(arguments: Mapping[str, Any]) -> str:
