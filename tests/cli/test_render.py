@@ -1,6 +1,7 @@
 """Tests of results as shown on a terminal."""
 
 import re
+from dataclasses import replace
 from itertools import groupby
 from types import SimpleNamespace
 
@@ -127,6 +128,15 @@ TABLES = {
     ),
 }  # fmt: skip
 """Each table of the command, with long names and large figures."""
+
+
+def test_render_status_names_late_rows_that_were_processed():
+    status = create_status("orders")
+    left = replace(status.left, late=0, late_but_processed=7)
+
+    output = print_at(80, render_status(replace(status, left=left)))
+
+    assert re.search(r"left late +│ +0 │\n│ +│ +7 late_but_processed │", output)
 
 
 def test_render_what_if_marks_the_current_value_and_has_notes():

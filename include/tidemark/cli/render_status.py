@@ -90,7 +90,8 @@ def _describe_erasure(erasure: dict[str, Any]) -> str:
 
 def _describe_late(side: SideStatus) -> str:
     spans = "".join(f"\n[dim]{name} behind {format_span(ms)}[/dim]" for name, ms in side.lateness.items())
-    return f"{side.late:,}{spans}"
+    processed = f"\n[dim]{side.late_but_processed:,} late_but_processed[/dim]" if side.late_but_processed else ""
+    return f"{side.late:,}{processed}{spans}"
 
 
 def _describe_rejected(side: SideStatus) -> str:
