@@ -378,6 +378,14 @@ def test_import_with_all_options_leaves_nothing_open(import_plan, capsys):
     assert pipeline.left.idle_timeout == pipeline.right.idle_timeout == timedelta(seconds=90)
 
 
+def test_import_names_settings_of_the_job_that_it_does_not_read(import_plan, capsys):
+    assert import_plan(get_plan("orders"), *FILLED, "--conf", f"{CLEANUP}s=1 h", "--conf", f"{TIME_ZONE}=UTC") == 0
+
+    output = " ".join(capsys.readouterr().out.split())
+    assert f"- {CLEANUP}s: It does not decide which rows are late. Did you mean {CLEANUP}?" in output
+    assert f"- {TIME_ZONE}" not in output
+
+
 def test_import_writes_a_comment_for_each_setting(import_plan, tmp_path):
     import_plan(get_plan("orders"), *FILLED)
 

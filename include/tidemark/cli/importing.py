@@ -76,7 +76,7 @@ def import_(
     # Imported only here, so that other commands start sooner.
     from tidemark.cli.draft_output import parse_settings, split_option, write_drafts  # noqa: PLC0415
     from tidemark.importing.draft_completion import ImportOptions, create_draft, get_checkpoint  # noqa: PLC0415
-    from tidemark.importing.sources import import_joins  # noqa: PLC0415
+    from tidemark.importing.sources import import_joins, list_unread_settings  # noqa: PLC0415
     from tidemark.importing.spark_checkpoint import read_checkpoint_start  # noqa: PLC0415
 
     checkpoint = get_checkpoint(arrival)
@@ -102,6 +102,8 @@ def import_(
             "--right-table, --set or --output."
         )
     *upstreams, last = stream_joins
+    unread = list_unread_settings(source, (split_option("--conf", text)[0] for text in conf or ()))
+    last = replace(last, omissions=(*last.omissions, *unread))
     drafts = [create_draft(upstream, replace(options, name="")) for upstream in upstreams]
     write_drafts([*drafts, create_draft(last, options)], f"tidemark import {source}", output)
 

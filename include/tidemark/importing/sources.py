@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemark.errors import ImportRefusedError, UserError, prefix_errors
+from tidemark.errors import ImportRefusedError, UserError, prefix_errors, suggest_name
 from tidemark.importing.draft import Omission
-from tidemark.importing.flink_join import JobSettings, import_flink_join
+from tidemark.importing.flink_bounds import CLEANUP, TIME_ZONE
+from tidemark.importing.flink_join import IDLE_TIMEOUT, JobSettings, import_flink_join
 from tidemark.importing.flink_plan import FlinkPlan, PlanNode, parse_plan
 from tidemark.importing.flink_planner import compile_script
 from tidemark.importing.sql_script import list_option_hints
@@ -44,6 +45,27 @@ def import_joins(
     if ":" in source:
         return [import_spark_query(start_session(), source, number, settings)]
     raise UserError(f"{source} cannot be imported. Give a compiled plan (.json), a script (.sql) or MODULE:FUNCTION.")
+
+
+def list_unread_settings(source: str, names: Iterable[str]) -> tuple[Omission, ...]:
+    """List the settings of a job that its import does not read, such as misspelt ones.
+
+    Args:
+        source: As for `import_joins`.
+        names: Names of the settings. Flink's planner reads all of those of a script.
+    """
+    if Path(source).suffix == _SQL_SUFFIX:
+        return ()
+    if Path(source).suffix == _PLAN_SUFFIX:
+        read: tuple[str, ...] = (CLEANUP, IDLE_TIMEOUT, TIME_ZONE)
+    else:
+        from tidemark.importing.spark_query import READ_SETTINGS  # noqa: PLC0415 - imports Spark
+
+        read = READ_SETTINGS
+    return tuple(
+        Omission(name, f"It does not decide which rows are late. {suggest_name(name, read)}")
+        for name in sorted(set(names) - set(read))
+    )
 
 
 def _list_imported(join: StreamJoin, number: int | None) -> list[StreamJoin]:

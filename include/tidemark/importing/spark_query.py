@@ -20,6 +20,8 @@ from tidemark.importing.spark_join import ALLOW_MULTIPLE, ANSI, NO_DATA_BATCHES,
 from tidemark.spark.engine import require_classic_session
 
 _DEFAULTS = {POLICY: "min", ALLOW_MULTIPLE: "true", ANSI: "true", NO_DATA_BATCHES: "true"}
+READ_SETTINGS = tuple(_DEFAULTS)
+"""Settings of a query that its import reads."""
 _MAX_FIELDS = 1_000_000
 """Number of columns up to which Spark describes all columns of an operator."""
 _WATERMARK = "org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark"

@@ -77,5 +77,6 @@ def choose_join(joins: Sequence[T], number: int | None, describe: Callable[[T], 
         return joins[0]
     if number is None or not 1 <= number <= len(joins):
         names = "; ".join(f"{position}: {describe(join)}" for position, join in enumerate(joins, 1))
-        raise ImportRefusedError(f"there are {len(joins)} joins. Choose with --join N: {names}")
+        count = "there is 1 join" if len(joins) == 1 else f"there are {len(joins)} joins"
+        raise ImportRefusedError(f"{count}. Choose with --join N: {names}")
     return joins[number - 1]
