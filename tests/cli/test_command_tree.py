@@ -7,9 +7,12 @@ import pyarrow as pa
 import pytest
 from typer.main import get_command
 
+from tests.conftest import write_chain
 from tidemark.cli import compare
 from tidemark.cli.app import create_app, main
 from tidemark.cli.common import GlobalOptions, set_global_options
+from tidemark.cli.erase import list_readers
+from tidemark.config import load_pipeline
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import PipelineFileError
 from tidemark.quality.results_table import SCHEMA, append_rejection_results
@@ -243,3 +246,10 @@ def test_conformance_missing_file_is_refused_before_spark_starts(lake, monkeypat
 def test_main_without_slices_names_a_command_that_can_be_copied(lake, capsys, arguments):
     assert main(arguments) == 2
     assert "se tidemark run orders." in " ".join(capsys.readouterr().err.replace("Run tide", "Use tide").split())
+
+
+def test_erasure_in_a_chain_names_the_command_for_the_pipeline_that_reads_the_rows(tmp_path):
+    write_chain(tmp_path)
+    [line] = list_readers(load_pipeline(tmp_path / "orders.yaml"))
+    assert line.startswith("shipped reads this output. Erase the rows derived from them there, too: ")
+    assert line.endswith(f"tidemark tables erase {tmp_path}/shipped.yaml --left SQL")

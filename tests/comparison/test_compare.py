@@ -339,7 +339,7 @@ def test_compare_invalid_request_raises_short_error(lake, inputs, pipeline, run_
     rows = read_emissions(settings)
     with pytest.raises(InputError, match="table stream has no column left_k.*pass --set ignore_columns=left_k"):
         compare_with(settings, rows.drop("left_k"))
-    with pytest.raises(UserError, match="ignore_columns: the emissions has no column left_w. Did you mean left_v"):
+    with pytest.raises(UserError, match="ignore_columns: emissions has no column left_w. Did you mean left_v"):
         compare_with(settings, rows, ignore_columns=("left_w",))
     with pytest.raises(UserError, match="has no committed slice from"):
         compare_with(settings, rows, start=START + 2 * HOUR)

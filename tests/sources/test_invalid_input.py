@@ -136,7 +136,7 @@ def small_lake(spark, tmp_path_factory):
         ),
         ({"left__event_time": "hapened"}, "no column hapened (named as event_time). Did you mean happened?"),
         ({"join__keys": ["key"]}, "no column key"),
-        ({"join__keys": ["k.id"]}, "input left has no column k.id (named as key k.id)"),
+        ({"join__keys": ["k.id"]}, "input left has no column k.id (named as key)"),
         ({"left__event_time": "k"}, "column k is string; use a timestamp"),
         ({"left__event_time": "v"}, "column v is a number (int); give its unit"),
         ({"left__event_time": {"column": "happened", "unit": "ms"}}, "column happened is timestamp; remove its unit"),

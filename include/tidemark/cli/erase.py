@@ -18,7 +18,9 @@ from tidemark.cli.common import (
     print_result,
     require_confirmation,
 )
-from tidemark.config import load_pipeline
+from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.candidate_version import format_cli_arguments
+from tidemark.config.chain_files import load_readers
 from tidemark.config.sides import SIDES
 from tidemark.erasure.workflow import ErasureResult
 from tidemark.erasure.workflow import erase as erase_rows
@@ -31,11 +33,15 @@ def erase(
     pipeline: PipelineArgument,
     left: Annotated[
         str | None,
-        typer.Option("--left", metavar="SQL", help="Predicate over left columns. Erases the rows that match."),
+        typer.Option(
+            "--left", metavar="SQL", help="Predicate over left columns. Erases the output of the rows that match."
+        ),
     ] = None,
     right: Annotated[
         str | None,
-        typer.Option("--right", metavar="SQL", help="Predicate over right columns. Erases the rows that match."),
+        typer.Option(
+            "--right", metavar="SQL", help="Predicate over right columns. Erases the output of the rows that match."
+        ),
     ] = None,
     user: UserOption = None,
     keep_files: Annotated[  # noqa: FBT002
@@ -48,9 +54,9 @@ def erase(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased without erasing.")] = False,  # noqa: FBT002
     yes: YesOption = False,  # noqa: FBT002
 ) -> None:
-    """Permanently erase input rows that match a predicate, such as a person's, and every row derived from them.
+    """Permanently erase every row derived from input rows that match a predicate, such as a person's.
 
-    Asks first.
+    Asks first. The input tables do not change: their owner deletes the rows there.
 
     The predicate stays in the ledger, so that no run reads such rows again. Use an id in it, not a name. Time travel
     and change feeds no longer reach versions before the erasure.
@@ -63,18 +69,23 @@ def erase(
     loaded = load_pipeline(pipeline)
     if not dry_run:
         rows = " and ".join(f"{side} rows where {text}" for side, text in predicates.items())
-        require_confirmation(
-            f"{loaded.name}: {rows} will be erased with every row derived from them.", is_confirmed=yes
-        )
+        require_confirmation(f"{loaded.name}: every row derived from {rows} will be erased.", is_confirmed=yes)
     spark = get_spark_session("tidemark tables erase", cluster=loaded.cluster)
     results = erase_rows(
         spark, loaded, get_lake_root(), predicates, user or getuser(), dry_run=dry_run, keep_files=keep_files
     )
     print_result(
         [result.to_dict() for result in results],
-        lambda: Text("\n".join(line for result in results for line in _describe(result))),
+        lambda: Text("\n".join([*(line for result in results for line in _describe(result)), *list_readers(loaded)])),
         soft_wrap=True,
     )
+
+
+def list_readers(pipeline: Pipeline) -> Iterator[str]:
+    """Yield the command for each pipeline of a chain that has read the rows."""
+    for reader, side in load_readers(pipeline):
+        command = f"tidemark tables erase {format_cli_arguments(reader)} --{side} SQL"
+        yield f"{reader.name} reads this output. Erase the rows derived from them there, too: {command}"
 
 
 def _describe(result: ErasureResult) -> Iterator[str]:

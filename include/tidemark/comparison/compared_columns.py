@@ -61,7 +61,7 @@ def align_columns(
     setting = "select" if view.pipeline.explode is None else "explode"
     for name in request.ignore_columns:
         if name not in batch.columns:
-            raise UserError(f"ignore_columns: {_describe_missing('the emissions', name, batch.columns)}")
+            raise UserError(f"ignore_columns: {_describe_missing('emissions', name, batch.columns)}")
     names = [name for name in batch.columns if name not in ignored]
     derived = None if "_emission" in names and "_emission" in stream.columns else derive_emission(stream, view)
     if derived is not None:

@@ -181,7 +181,7 @@ def _key_type(table: InputTable, name: str) -> T.DataType:
     siblings = parent.names if isinstance(parent, T.StructType) else table.schema.names
     missing = next(part for number, part in enumerate(path) if find_type(table.schema, path[: number + 1]) is None)
     hint = suggest_name(missing, siblings)
-    raise InputError(f"input {table.name} has no column {name} (named as key {name}). {hint}")
+    raise InputError(f"input {table.name} has no column {name} (named as key). {hint}")
 
 
 def _expression_type(table: InputTable, expression: str) -> T.DataType:
