@@ -190,6 +190,7 @@ SQL_SESSIONS = {"dialect": "flink-sql", "join__interval": None, "join__window": 
         ({"slices__start": "soon"}, "slices.start: 'soon' is not an instant"),
         ({"left__watermark_delay": "-1 s"}, "left.watermark_delay: must not be negative"),
         ({"left__watermark_delay": "10 us"}, "left.watermark_delay: 10 us is finer than a millisecond"),
+        ({"left__watermark_delay": False}, "left.watermark_delay: False is not a duration. Write a whole number and a"),
         ({"left__watermark_delay": 5}, "left.watermark_delay: 5 is not a duration. Write a whole number and a unit"),
         ({"left__idle_timeout": "0 s"}, "left.idle_timeout: must be positive"),
         (

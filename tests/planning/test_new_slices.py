@@ -83,7 +83,7 @@ def test_select_new_slices_future_row_does_not_extend_the_advice():
         (create_context((None, None)), f"the inputs have no rows from {format_hour(-3)} on"),
         (
             create_context((THIS_HOUR - 9 * HOUR, None)),
-            "1 rows of orders lie before the first slice and take no part",
+            "1 row of orders before the first slice, without part in the join",
         ),
         (
             create_context((NOW, NOW), end=THIS_HOUR - 3 * HOUR),

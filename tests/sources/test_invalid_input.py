@@ -113,7 +113,7 @@ def test_rows_before_first_slice_are_counted_and_ignored(spark, lake, pipeline, 
     write("left", [row(arrived=at(1, day=1, year=2023)), row()], ROW)
     write("right", [row()], ROW)
     plan = create_plan(spark, pipeline(), str(lake), Request())
-    assert plan.notes == ("1 rows of left lie before the first slice and take no part",)
+    assert plan.notes == ("1 row of left before the first slice, without part in the join",)
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,8 @@ def render_summary(state: CheckpointSummary) -> RenderableType:
 def render_verification(verified: CheckpointVerification) -> RenderableType:
     """Show if a checkpoint is right, and the rows that differ."""
     table = _create_table(f"State of {verified.pipeline} at {verified.end}")
-    table.add_row("replayed", f"{verified.slices:,} slices from {verified.replayed_from}, in {verified.jobs:,} jobs")
+    slices, jobs = format_count(verified.slices, "slice"), format_count(verified.jobs, "job")
+    table.add_row("replayed", f"{slices} from {verified.replayed_from}, in {jobs}")
     table.add_row("fingerprint", f"{verified.fingerprint or 'none'}\n{verified.rebuilt_fingerprint} as rebuilt")
     if verified.first_mismatch:
         table.add_row("first slice that differs", verified.first_mismatch)
@@ -62,7 +63,7 @@ def render_expiry(expired: ExpiryResult) -> str:
     action = "would be removed" if expired.dry_run else "removed"
     lines = [
         *expired.expired_runs,
-        f"{len(expired.expired_runs):,} checkpoints {action}, {len(expired.remaining_runs):,} kept",
+        f"{format_count(len(expired.expired_runs), 'checkpoint')} {action}, {len(expired.remaining_runs):,} kept",
     ]
     if expired.expired_runs and not expired.dry_run:
         files = f"{format_count(len(expired.files), 'file')} ({filesize.decimal(expired.bytes)})"

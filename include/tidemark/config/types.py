@@ -57,7 +57,7 @@ def parse_duration(value: object) -> timedelta:
     """
     if isinstance(value, timedelta):
         return value
-    if value == 0:
+    if value == 0 and not isinstance(value, bool):
         return timedelta()
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from tidemark.config.types import to_micros
 from tidemark.errors import IncompleteInputError, SliceOrderError
+from tidemark.formatting import format_count
 from tidemark.planning.context import PlanningContext
 from tidemark.planning.plan import SliceRange, SliceSelection
 from tidemark.sources.stored_input import get_query_trace
@@ -103,7 +104,8 @@ def _find_end_of_rows(context: PlanningContext, now: int) -> tuple[int, list[str
         if not extent.is_from_statistics:
             context.spark_queries.append(f"how far {source.table.name} reaches")
         if before:
-            notes.append(f"{before} rows of {source.table.name} lie before the first slice and take no part")
+            rows = format_count(before, "row")
+            notes.append(f"{rows} of {source.table.name} before the first slice, without part in the join")
         if newest is not None and newest >= first_waiting:
             newest_waiting[source.table.name] = newest
         last = max(last, -1 if newest is None else min(newest, now - 1))
