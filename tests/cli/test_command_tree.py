@@ -8,7 +8,7 @@ import pytest
 from typer.main import get_command
 
 from tests.conftest import write_chain
-from tidemark.cli import compare
+from tidemark.cli import compare, quality
 from tidemark.cli.app import create_app, main
 from tidemark.cli.common import GlobalOptions, set_global_options
 from tidemark.cli.erase import list_readers
@@ -253,3 +253,9 @@ def test_erasure_in_a_chain_names_the_command_for_the_pipeline_that_reads_the_ro
     [line] = list_readers(load_pipeline(tmp_path / "orders.yaml"))
     assert line.startswith("shipped reads this output. Erase the rows derived from them there, too: ")
     assert line.endswith(f"tidemark tables erase {tmp_path}/shipped.yaml --left SQL")
+
+
+def test_quality_show_of_a_lake_without_write_access_leaves_data_docs_alone(lake, monkeypatch):
+    monkeypatch.setattr(quality, "is_writable", lambda _: False)
+    monkeypatch.setattr(quality, "update_data_docs", lambda _: pytest.fail("it writes pages"))
+    assert main(["quality", "show", "orders"]) == 0

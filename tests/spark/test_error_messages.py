@@ -55,6 +55,13 @@ def test_error_of_py4j_names_the_classes_of_its_causes():
     assert find_row_error(pattern) == "a regular expression in the pipeline file is not valid"
 
 
+def test_error_of_delta_rs_names_file_and_cause():
+    error = OSError(
+        "Generic LocalFileSystem error\n   \x1b[31m\u21b3\x1b[0m Unable to open file a\n  \u21b3 Read-only\n"
+    )
+    assert format_safe_message(error) == "Generic LocalFileSystem error: Unable to open file a: Read-only"
+
+
 def test_main_error_without_a_value_is_printed_in_full(spark, capfd, monkeypatch):
     monkeypatch.setattr(app, "create_app", lambda _: lambda _: spark.range(1).selectExpr("no_such"))
     monkeypatch.setenv("COLUMNS", "10000")

@@ -6,6 +6,7 @@ session passes them to Spark (`spark.s3_settings`).
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
@@ -73,6 +74,11 @@ def delete_file(folder: str, path: str) -> None:
         with suppress(OSError):  # a folder is not empty
             for parent in PurePath(path).parents[:-1]:
                 Path(folder, parent).rmdir()
+
+
+def is_writable(folder: str) -> bool:
+    """Return False if a folder on a disk cannot be written to; object stores are not asked."""
+    return is_uri(folder) or os.access(folder, os.W_OK)
 
 
 def write_text(path: str, text: str) -> None:

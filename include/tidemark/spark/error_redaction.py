@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException, PySparkException, QueryContextType
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*\]")
 _SQL_STATES_OF_ROWS = ("22", "23", "P0")
 """Classes of SQLSTATE: data exceptions, constraints, and errors that an expression raises."""
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _INVALID_PATTERN = "java.util.regex.PatternSyntaxException"
 _FILE_CONDITIONS = "FAILED_READ_FILE"
 """Prefix of the error conditions whose messages name files and quote no values."""
@@ -66,6 +67,8 @@ def format_safe_message(error: Exception) -> str:
     if isinstance(error, Py4JJavaError):
         # The first line names an object of py4j only. Messages can quote a row.
         return ", caused by ".join(map(_get_class_name, _list_causes(error.java_exception)))
+    if isinstance(error, OSError):  # delta-rs has file and cause on further lines
+        return ": ".join(line.strip(" \u21b3") for line in _COLOUR.sub("", str(error)).strip().splitlines())
     first_line = [*str(error).strip().splitlines(), ""][0]
     if not isinstance(error, PySparkException) or isinstance(error, AnalysisException):
         return first_line  # analysis does not read rows

@@ -99,8 +99,10 @@ def run_live_query(
     require_classic_session(spark, "tidemark stream")
     began = time.monotonic()
     if pipeline.dialect != "spark" or pipeline.checkpoint_arrival:
-        reason = "replays a trace" if pipeline.checkpoint_arrival else f"has dialect {pipeline.dialect}"
-        raise PipelineFileError(f"{pipeline.name} {reason}. A live query needs dialect: spark, and no trace.")
+        reason = "replays a streaming checkpoint" if pipeline.checkpoint_arrival else f"has dialect {pipeline.dialect}"
+        raise PipelineFileError(
+            f"{pipeline.name} {reason}. A live query needs `dialect: spark`, and no streaming checkpoint as arrival."
+        )
     grid = Grid.from_config(pipeline.slices)
     inputs = open_inputs(spark, pipeline, lake)
     check_expressions(spark, pipeline, grid, *(source.side.schema for source in inputs))
