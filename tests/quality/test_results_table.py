@@ -200,6 +200,9 @@ def test_render_histories_breaks_lines_of_80_columns_between_words():
 
 def test_quality_command_prints_expectations_outcomes_and_data_docs(year, capsys):
     file, lake, _ = year
+    first_page = lake / "orders" / DATA_DOCS_INDEX
+    first_page.parent.mkdir(parents=True)
+    first_page.touch()
 
     assert main(["quality", "show", str(file), "--lake", str(lake)]) == 0
 

@@ -308,8 +308,8 @@ def test_run_deleted_or_updated_input_rows_are_rejected(spark, lake, pipeline, w
 def test_expectation_invalid_argument_is_rejected(pipeline, write, run_pipeline):
     write("left", [row()], ROW)
     write("right", [row()], ROW)
-    wrong = pipeline(quality=[{"type": "expect_column_values_to_not_be_null", "column": "left_v", "mostly": 7}])
-    with pytest.raises(PipelineFileError, match="^quality: expect_column_values_to_not_be_null: .*mostly"):
+    wrong = pipeline(quality=[{"type": "expect_table_row_count_to_be_between", "min_value": "a"}])
+    with pytest.raises(PipelineFileError, match="^quality: expect_table_row_count_to_be_between: min_value: value is"):
         run_pipeline(wrong)
 
 

@@ -40,7 +40,11 @@ def create_java_error(*class_names):
     for name in reversed(class_names):
         java_class = SimpleNamespace(getName=lambda name=name: name)
         cause = SimpleNamespace(
-            getClass=lambda of=java_class: of, getCause=lambda of=cause: of, _target_id="o1", _gateway_client=None
+            getMessage=lambda: "file:/lake",
+            getClass=lambda of=java_class: of,
+            getCause=lambda of=cause: of,
+            _target_id="o1",
+            _gateway_client=None,
         )
     return Py4JJavaError("An error occurred while calling o1.getResult.", cause)
 
@@ -49,7 +53,7 @@ def test_error_of_py4j_names_the_classes_of_its_causes():
     spark_error, pattern_error = "org.apache.spark.SparkException", "java.util.regex.PatternSyntaxException"
 
     fault = create_java_error(spark_error, "java.io.IOException")
-    assert format_safe_message(fault) == f"{spark_error}, caused by java.io.IOException"
+    assert format_safe_message(fault) == f"{spark_error}, caused by java.io.IOException: file:/lake"
     assert find_row_error(fault) is None
     pattern = create_java_error(spark_error, spark_error, pattern_error)
     assert find_row_error(pattern) == "a regular expression in the pipeline file is not valid"

@@ -12,6 +12,8 @@ from pyspark.errors import AnalysisException, PySparkException, QueryContextType
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*\]")
 _SQL_STATES_OF_ROWS = ("22", "23", "P0")
 """Classes of SQLSTATE: data exceptions, constraints, and errors that an expression raises."""
+_FILE_ERRORS = ("IOException", "FileNotFoundException", "FileSystemException", "AccessDeniedException")
+"""Endings of the classes of Java exceptions whose messages name files and quote no values."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _INVALID_PATTERN = "java.util.regex.PatternSyntaxException"
 _FILE_CONDITIONS = "FAILED_READ_FILE"
@@ -58,6 +60,12 @@ def _list_causes(error: Any) -> Iterator[Any]:
         error = error.getCause()
 
 
+def _describe_cause(error: Any) -> str:
+    """Return the class of a Java exception, and the message if it names a file. Other messages can quote a row."""
+    name = _get_class_name(error)
+    return f"{name}: {error.getMessage()}" if name.endswith(_FILE_ERRORS) and error.getMessage() else name
+
+
 def _get_class_name(error: Any) -> str:
     return str(error.getClass().getName())
 
@@ -65,8 +73,8 @@ def _get_class_name(error: Any) -> str:
 def format_safe_message(error: Exception) -> str:
     """Return the first line of an exception's message, without values if Spark raised it while it processed rows."""
     if isinstance(error, Py4JJavaError):
-        # The first line names an object of py4j only. Messages can quote a row.
-        return ", caused by ".join(map(_get_class_name, _list_causes(error.java_exception)))
+        # The first line names an object of py4j only.
+        return ", caused by ".join(map(_describe_cause, _list_causes(error.java_exception)))
     if isinstance(error, OSError):  # delta-rs has file and cause on further lines
         return ": ".join(line.strip(" \u21b3") for line in _COLOUR.sub("", str(error)).strip().splitlines())
     first_line = [*str(error).strip().splitlines(), ""][0]
