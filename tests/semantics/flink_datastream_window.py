@@ -107,7 +107,7 @@ class Oracle:
         # Windows already past their end fire in `feed`, by row. A leap past end and lateness still fires once.
         due = [Firing(w, rows) for (_, w), rows in self.open_windows.items() if before < w.last <= self.combined]
         self.open_windows = {at: rows for at, rows in self.open_windows.items() if not self._is_purged(at[1])}
-        return due
+        return sorted(due, key=lambda firing: firing.window.last)  # timers fire in order of time
 
 
 def sliding(size: int, slide: int, offset: int) -> Callable[[int], list[Window]]:

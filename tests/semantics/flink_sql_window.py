@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
+from operator import itemgetter
 from zoneinfo import ZoneInfo
 
 from tests.semantics.recorded_watermarks import parse_lags, split_event
@@ -111,6 +112,7 @@ class Oracle:
         self.watermarks[side] = max(self.watermarks[side], watermark)
         self._release_sessions(side)
         due = [group for group, copies in self.buffers.items() if copies[0].window.is_closed(self.combined)]
+        due.sort(key=itemgetter(1))  # timers fire in order of time, on which only a next join depends
         return [pair for group in due for pair in self._join(self.buffers.pop(group))]
 
     def _release_sessions(self, side: str) -> None:
