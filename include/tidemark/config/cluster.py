@@ -12,6 +12,8 @@ MemorySize = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$")]
 ExecutorCount = Annotated[int, Field(ge=1, le=10_000)]
 SPARK_SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - a name
 """Environment variable from which Spark reads the authentication secret of a standalone cluster."""
+AUTHENTICATION_SETTINGS = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+"""Settings of a client of a standalone cluster with a secret."""
 CONNECT_SCHEME = "sc://"
 """URL scheme of Spark Connect servers."""
 CONNECT_TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - a name

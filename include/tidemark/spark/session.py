@@ -16,14 +16,13 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from tidemark.config.cluster import CONNECT_SCHEME, SPARK_SECRET_VARIABLE, Cluster
+from tidemark.config.cluster import AUTHENTICATION_SETTINGS, CONNECT_SCHEME, SPARK_SECRET_VARIABLE, Cluster
 from tidemark.errors import FaultError
 from tidemark.spark.connect_session import get_connect_session
 from tidemark.spark.jvm import cache_jvm_lookups, can_load, enable_warnings
 from tidemark.spark.package_archive import build_package_archive
 from tidemark.spark.s3_settings import get_s3_settings
 from tidemark.spark.session_settings import (
-    AUTHENTICATION_SETTINGS,
     DELTA_SETTINGS,
     LOCAL_SETTINGS,
     QUERY_SETTINGS,

@@ -69,7 +69,6 @@ SUBMITTED_SETTINGS = {
     name: value for name, value in LOCAL_SETTINGS.items() if ".retained" in name or name.endswith(".maxEntries")
 }
 """Local settings that are also useful on the cluster of a submitted job."""
-AUTHENTICATION_SETTINGS = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
 SECRET_SETTING = "spark.authenticate.secret"  # noqa: S105 - a name
 EVENT_LOGS_VARIABLE = "TIDEMARK_EVENT_LOGS"
 """Environment variable with the folder, a path or a URI, that Spark's history server reads."""
