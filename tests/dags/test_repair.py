@@ -31,10 +31,11 @@ def create_task(tmp_path):
 @pytest.fixture
 def submitted(monkeypatch):
     """Replace the submission of jobs; return the arguments of each job, and a plan that the next job writes."""
-    jobs = SimpleNamespace(arguments=[], plan=None, approved=[])
+    jobs = SimpleNamespace(arguments=[], deploy_modes=[], plan=None, approved=[])
 
     def submit(task, _):
         jobs.arguments.append(task.application_args)
+        jobs.deploy_modes.append(task._deploy_mode)
         file = Path(task.application_args[-1])
         if jobs.plan:
             file.write_text(json.dumps(jobs.plan))
@@ -72,6 +73,7 @@ def test_plan_that_needs_spark_is_submitted(monkeypatch, create_task, submitted)
     assert arguments[:3] == ["reprocess", "--outdated", "--dry-run"]
     assert arguments[-2] == "--plan-file"
     assert not Path(arguments[-1]).exists(), "a temporary file"
+    assert submitted.deploy_modes == ["client"], "the driver has to be on the machine of the file"
 
 
 def test_plan_without_outdated_slices_skips_later_tasks(monkeypatch, create_task):
@@ -139,3 +141,4 @@ def test_reprocess_task_passes_the_approved_plan_to_its_job(create_task, submitt
     assert "--dry-run" not in arguments
     assert submitted.approved == [PLAN]
     assert not Path(arguments[-1]).exists(), "a temporary file"
+    assert submitted.deploy_modes == ["client"], "the driver has to be on the machine of the file"

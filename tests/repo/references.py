@@ -20,7 +20,7 @@ PAGES = [*ROOT.glob("*.md"), *(page for folder in _FOLDERS for page in (ROOT / f
 FOREIGN = {
     "config": {"json", "yaml"},
     "spark": {
-        "authenticate", "conf", "cores", "databricks", "default", "driver",
+        "authenticate", "conf", "cores", "databricks", "default", "deploy", "driver",
         "dynamicAllocation", "eventLog", "executor", "hadoop", "jars", "kubernetes",
         "late_watermark", "local", "master", "memory", "micro_batches", "network", "plugins", "read", "serializer",
         "shuffle", "sparkContext", "sql", "submit", "task", "ui", "version", "multiple_watermark_policy",

@@ -22,6 +22,7 @@ from airflow.sdk.exceptions import (
 )
 
 from tidemark.airflow.assets import describe_missing_events, read_reported_commit, record_commits, store_reported_commit
+from tidemark.airflow.cluster_driver import UI_PORT, ClusterDriver
 from tidemark.airflow.connect_job import ConnectJob, connect_address
 from tidemark.airflow.metrics import send_agreement_metrics, send_commit_metrics, send_uncommitted_slices
 from tidemark.airflow.project import Project
@@ -161,6 +162,7 @@ class RunSlices(SparkSubmitOperator):
             **kwargs,
         )
         self._connect_job: ConnectJob | None = None
+        self._cluster_driver: ClusterDriver | None = None
 
     def execute(self, context: Context) -> None:
         """Submit the job and wait for it. For a Spark Connect server, run it as a process of this worker.
@@ -175,6 +177,8 @@ class RunSlices(SparkSubmitOperator):
                 self._run_on_connect_server(address, connection.password)
             else:
                 super().execute(context)
+            if self._cluster_driver and (store := context.get("task_state_store")):
+                store.delete(self.external_id_key)  # a cleared task would find the driver that has succeeded
         except AirflowException as error:
             if any(code in str(error) for code in _FINAL_EXIT_CODES):
                 raise AirflowFailException(_extract_error(str(error))) from None
@@ -200,10 +204,29 @@ class RunSlices(SparkSubmitOperator):
 
         return command_lineage(self.file, self.lake, map(str, self.application_args or ()))
 
+    def submit_job(self, context: Context) -> str | None:
+        """Submit the job in cluster deploy mode; return the id of its driver, which Airflow stores for a retry."""
+        return self._cluster_driver.submit(self.application) if self._cluster_driver else super().submit_job(context)
+
+    def get_job_status(self, external_id: Any, context: Context) -> str:
+        """Return the state of the driver that an earlier try has submitted."""
+        if self._cluster_driver:
+            return self._cluster_driver.get_status(external_id)
+        return super().get_job_status(external_id, context)
+
+    def poll_until_complete(self, external_id: Any, context: Context) -> None:
+        """Wait for the driver."""
+        if self._cluster_driver:
+            self._cluster_driver.wait(external_id)
+        else:
+            super().poll_until_complete(external_id, context)
+
     def on_kill(self) -> None:
         """Stop the job that this task started."""
         if self._connect_job is not None:
             self._connect_job.stop()
+        elif self._cluster_driver is not None:
+            self._cluster_driver.kill()
         else:
             super().on_kill()
 
@@ -224,7 +247,10 @@ class RunSlices(SparkSubmitOperator):
             secrets[SPARK_SECRET_VARIABLE] = secret
         if master.startswith(("spark://", "local")):
             secrets |= self._receiver_connections()
-        if secrets:
+        if hook._should_track_driver_status:  # noqa: SLF001 - cluster deploy mode on a standalone cluster
+            ui_port = BaseHook.get_connection(self._conn_id).extra_dejson.get("ui-port", UI_PORT)
+            self._cluster_driver = ClusterDriver(hook, ui_port, secrets)
+        elif secrets:
             hook._env_vars = {**(self.env_vars or {}), **secrets}  # noqa: SLF001
         return hook
 

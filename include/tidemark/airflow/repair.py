@@ -58,6 +58,7 @@ class PlanRepair(RunSlices):
 
     def _submit_plan(self, context: Context) -> dict[str, Any]:
         """Plan in a Spark application. Its driver runs on this machine, so it writes the plan to a local file."""
+        self._deploy_mode = "client"
         with TemporaryDirectory() as folder:
             file = Path(folder, "plan.json")
             self.application_args = [*(self.application_args or ()), "--plan-file", str(file)]
@@ -108,6 +109,7 @@ class RepairSlices(RunSlices):
             AirflowException: The job failed. A retry continues with the slices that are left.
         """
         plan = context["ti"].xcom_pull(task_ids=PLAN_TASK)["plan"]
+        self._deploy_mode = "client"  # the driver reads a file of this machine
         with TemporaryDirectory() as folder:
             file = Path(folder, "plan.json")
             file.write_text(json.dumps(plan))
