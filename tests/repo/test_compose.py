@@ -155,6 +155,7 @@ def test_compose_spark_services_require_secrets(services):
     for name in ("spark-master", "spark-worker", "spark-history"):
         assert services[name]["environment"][SPARK_SECRET_VARIABLE] == "the-SPARK_SECRET"
         assert "-Dspark.authenticate=true" in services[name]["environment"]["SPARK_DAEMON_JAVA_OPTS"]
+    assert services["spark-master"]["environment"]["SPARK_MASTER_OPTS"] == "-Dspark.master.rest.enabled=false"
     assert services["spark-connect"]["environment"][CONNECT_TOKEN_VARIABLE] == "the-SPARK_CONNECT_TOKEN"
 
     passwords = {name: get_connection(services, name)["password"] for name in ("default", "submit")}

@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -155,6 +156,8 @@ def test_submit_without_secret_is_refused(cluster, tmp_path):
     assert code != 0, output
     state = get_json(cluster["master"])
     assert "count.py" not in [app["name"] for app in state["activeapps"] + state["completedapps"]]
+    with urlopen(cluster["master"].removesuffix("json/"), timeout=30) as page:
+        assert "REST URL" not in page.read().decode(), "Spark's REST server would run a driver without the secret"
 
 
 def test_session_larger_than_the_cluster_warns_that_it_waits(cluster):
