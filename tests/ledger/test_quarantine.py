@@ -138,8 +138,12 @@ def test_release_inserts_rows_and_reprocess_quarantines_them(spark, lake, four_h
         " ".join(run_tidemark("explain", "--left", "k=1.900")[1].split())
     )
 
+    code, output = run_tidemark("quarantine release", "--slice", "2024-01-01T01:00Z", "--run", "another")
+    assert (code, f"has run again since, as {groups[0]['run']}" in output) == (2, True)
+
     before = DeltaTable(f"{lake}/orders/emissions").version()
-    assert run_tidemark("quarantine release", "--slice", "2024-01-01T01:00Z", "--user", "ada") == (
+    options = ("--slice", "2024-01-01T01:00Z", "--run", groups[0]["run"], "--user", "ada")
+    assert run_tidemark("quarantine release", *options) == (
         0,
         "released 2 rows of slice 2024-01-01T01:00Z\n",
     )

@@ -14,10 +14,12 @@ from tidemark.cli.common import (
     EXPECTATION_HELP,
     CandidateOption,
     PipelineArgument,
-    SliceOption,
     UserOption,
+    get_global_options,
     get_lake_root,
     naming_option,
+    out,
+    print_json,
     print_result,
 )
 from tidemark.cli.rich_table import create_table, create_unwrapped_line
@@ -25,7 +27,7 @@ from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.candidate_version import format_cli_arguments, to_candidate
 from tidemark.config.types import parse_instant
 from tidemark.formatting import format_count, format_values
-from tidemark.quality.quarantine import QuarantinedGroup
+from tidemark.quality.quarantine import QuarantinedGroup, ReleaseResult
 from tidemark.quality.quarantine import list_quarantined as rows_in_quarantine
 from tidemark.quality.quarantine import release as release_rows
 from tidemark.spark.lazy_session import create_lazy_session, resolve_session
@@ -53,15 +55,26 @@ def list_(pipeline: PipelineArgument, candidate: CandidateOption = None) -> None
 @app.command()
 def release(
     pipeline: PipelineArgument,
-    start: SliceOption,
+    starts: Annotated[
+        list[str], typer.Option("--slice", metavar="T", help="Start of the slice, ISO 8601. Repeatable.")
+    ],
     expectation: Annotated[
         str | None,
         typer.Option("--expectation", metavar="NAME", help=f"{EXPECTATION_HELP} [default: all]", show_default=False),
     ] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="Refuse rows of other runs than this one, which `list --json` shows. Repeatable. [default: all]",
+            show_default=False,
+        ),
+    ] = None,
     candidate: CandidateOption = None,
     user: UserOption = None,
 ) -> None:
-    """Publish the quarantined rows of a slice in one commit.
+    """Publish the quarantined rows of slices, each slice in one commit.
 
     Rows that fail another expectation stay in quarantine. If the slice is reprocessed, it is validated again.
 
@@ -69,13 +82,26 @@ def release(
     """
     loaded = to_candidate(load_pipeline(pipeline), candidate)
     with naming_option("--slice"):
-        instant = parse_instant(start)
-    spark = create_lazy_session(partial(get_spark_session, "tidemark quarantine release", cluster=loaded.cluster))
-    released = release_rows(resolve_session(spark), loaded, get_lake_root(), instant, expectation, user or getuser())
-    rows = f"released {format_count(released.rows, 'row')} of slice {released.slice}"
-    remaining = released.remaining_rows
+        instants = [parse_instant(start) for start in starts]
+    spark = resolve_session(
+        create_lazy_session(partial(get_spark_session, "tidemark quarantine release", cluster=loaded.cluster))
+    )
+    results = []
+    for instant in instants:
+        result = release_rows(
+            spark, loaded, get_lake_root(), instant, expectation, user or getuser(), frozenset(runs or ())
+        )
+        results.append(result.to_dict())
+        if not get_global_options().as_json:
+            out.print(_describe_release(result), soft_wrap=True)
+    if get_global_options().as_json:
+        print_json(results)
+
+
+def _describe_release(result: ReleaseResult) -> str:
+    remaining = result.remaining_rows
     remainder = f"; {format_count(remaining, 'row')} in quarantine still" if remaining else ""
-    print_result(released, lambda: rows + remainder, soft_wrap=True)
+    return f"released {format_count(result.rows, 'row')} of slice {result.slice}{remainder}"
 
 
 def render_groups(pipeline: Pipeline, groups: list[QuarantinedGroup]) -> RenderableType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -97,7 +97,13 @@ def _group_quarantined(pipeline: Pipeline, rows: Iterable[dict[str, Any]]) -> li
 
 
 def release(
-    spark: SparkSession, pipeline: Pipeline, lake: str, start: datetime, expectation: str | None, user: str
+    spark: SparkSession,
+    pipeline: Pipeline,
+    lake: str,
+    start: datetime,
+    expectation: str | None,
+    user: str,
+    runs: Collection[str] = (),
 ) -> ReleaseResult:
     """Publish the quarantined rows of a slice in one commit of the ledger.
 
@@ -108,9 +114,10 @@ def release(
         start: start of the slice.
         expectation: name, or part of it, to release only rows that fail no other expectation; None for all rows.
         user: who releases, for the ledger.
+        runs: runs whose rows may be released; empty for all.
 
     Raises:
-        UserError: no row of the slice is in quarantine.
+        UserError: no row of the slice is in quarantine, or its rows are of another run.
         SliceOrderError: another process has committed since; nothing was released.
     """
     ledger = Ledger.from_pipeline(pipeline, lake)
@@ -120,6 +127,11 @@ def release(
         raise UserError(
             f"--slice {format_instant(start)}: no row of this slice is in quarantine. Run tidemark quarantine list "
             f"{format_cli_arguments(pipeline)} to see the slices with quarantined rows."
+        )
+    if runs and entry.run not in runs:
+        raise UserError(
+            f"--run: slice {format_instant(start)} has run again since, as {entry.run}. Run tidemark quarantine list "
+            f"{format_cli_arguments(pipeline)} to see its rows."
         )
     candidates = sorted({name for row in quarantined for name in row[FAILED_EXPECTATIONS_COLUMN]})
     names = candidates if expectation is None else [match_expectation_name(expectation, candidates)]
