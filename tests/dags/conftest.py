@@ -107,6 +107,15 @@ PLAN = {
     "notes": ["a note"],
 }
 """Plan of a repair, as JSON."""
+
+
+class TaskStateStore(dict):
+    """Airflow's state store of a task, which the runs of the task share."""
+
+    def set(self, key, value, **_):
+        self[key] = value
+
+
 WAITING = """
 name: {name}
 dialect: flink-datastream

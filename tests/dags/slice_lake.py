@@ -165,14 +165,17 @@ class SliceLake:
         ]  # fmt: skip
         self.write_table("agreement", rows, AGREEMENT)
 
-    def reject(self, number: int) -> None:
-        """Write a rejected run of a slice."""
-        rejected_at = self.grid.datetime_of(number + 1) + timedelta(days=1)
-        row = {
-            "slice": self.grid.datetime_of(number), "run": "rejected run", "expectation": NOT_NULL,
-            "severity": "critical", "value": 0.5, "max_value": 0.01, "outcome": "failed", "rejected_at": rejected_at,
-        }  # fmt: skip
-        self.write_table("rejection_results", [row], results_table.SCHEMA.append(results_table.REJECTED_AT))
+    def reject(self, *numbers: int, expectation: str = NOT_NULL) -> None:
+        """Write a rejected run of each slice."""
+        rows = [
+            {
+                "slice": self.grid.datetime_of(number), "run": f"rejected run {number}", "expectation": expectation,
+                "severity": "critical", "value": 0.5, "max_value": 0.01, "outcome": "failed",
+                "rejected_at": self.grid.datetime_of(number + 1) + timedelta(days=1),
+            }
+            for number in numbers
+        ]  # fmt: skip
+        self.write_table("rejection_results", rows, results_table.SCHEMA.append(results_table.REJECTED_AT))
 
 
 def write_year(pipelines: Path, lake: Path, name: str = "orders") -> SliceLake:

@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 import psutil
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from tests.dags.conftest import WAITING
 from tests.processes import find_free_ports
@@ -29,7 +29,15 @@ from tidemark.planning.request import Request as Slices
 
 PROJECT = Path(__file__).parents[2]
 COMPONENTS = {"metadatabase", "scheduler", "triggerer", "dag_processor"}
-DAGS = {f"clicked_views__{kind}" for kind in ("slice", "range", "reprocess", "repair", "compare")}
+KINDS = ("slice", "range", "reprocess", "repair")
+DAGS = {f"clicked_views__{kind}" for kind in (*KINDS, "compare")}
+WITHHELD_DAGS = {f"withheld__{kind}" for kind in (*KINDS, "release", "waive")}
+WITHHELD = """
+quality:
+  - {type: expect_column_values_to_be_in_set, column: left_user, value_set: [b], on_failure: quarantine}
+  - {type: rows, that: "left_at < TIMESTAMP '2013-01-01 02:00:00'"}
+"""
+"""Expectations that withhold the rows of user a from the slices 00:00 and 01:00, and reject the slice 02:00."""
 STREAMED = [("a", "00:20", "00:15"), ("b", "00:59", "00:58"), ("a", "01:05", "00:58"), ("b", "02:30", "02:21")]
 
 
@@ -124,24 +132,26 @@ def check_metrics(lines):
     assert int(values["tidemark.uncommitted_slices.clicked_views"].removesuffix("|g")) > 24 * 365
 
 
-class RepairRun:
-    """A run of clicked_views__repair, over the REST API."""
+class ApprovedRun:
+    """A run of a DAG that asks a person, over the REST API."""
 
-    def __init__(self, api):
+    def __init__(self, api, dag_id, **conf):
         """Trigger the run."""
-        self.dag = f"{api}/dags/clicked_views__repair"
+        self.dag = f"{api}/dags/{dag_id}"
         send(self.dag, "PATCH", is_paused=False)
-        self.run_id = send(f"{self.dag}/dagRuns", "POST", logical_date=None)["dag_run_id"]
+        self.run_id = send(f"{self.dag}/dagRuns", "POST", logical_date=None, conf=conf)["dag_run_id"]
         self.run = f"{self.dag}/dagRuns/{quote(self.run_id, safe='')}"
         self.question = f"{self.run}/taskInstances/approve/-1/hitlDetails"
+        self.last_answer = None
 
-    def answer(self, option):
+    def answer(self, option, **fields):
         """Answer the question as a person does."""
-        send(self.question, "PATCH", chosen_options=[option], params_input={})
+        self.last_answer = {"chosen_options": [option], "params_input": fields}
+        send(self.question, "PATCH", **self.last_answer)
 
-    def ask_again(self):
-        """Clear the answered task, as a person does who has changed their mind."""
-        tasks = {"task_ids": ["approve"], "include_downstream": True, "only_failed": False}
+    def clear(self, task):
+        """Clear a task and the tasks after it, as a person does who has changed their mind."""
+        tasks = {"task_ids": [task], "include_downstream": True, "only_failed": False}
         send(f"{self.dag}/clearTaskInstances", "POST", dag_run_id=self.run_id, dry_run=False, **tasks)
 
     def get_states(self):
@@ -158,9 +168,17 @@ class RepairRun:
         return get(self.question, bool, seconds=120)["body"]
 
     def wait_for_end(self):
-        """Wait for the end of the run; return its state and the states of its tasks."""
-        ended = {"success", "failed"}
-        return get(self.run, lambda run: run["state"] in ended, seconds=1200)["state"], self.get_states()
+        """Wait for the end of the run; return its state and the states of its tasks.
+
+        Airflow can lose an answer that comes within a loop of its scheduler. It asks again, and gets the same answer.
+        """
+
+        def is_ended(run):
+            if self.last_answer and self.get_states()["approve"] == "awaiting_input":
+                send(self.question, "PATCH", **self.last_answer)
+            return run["state"] in {"success", "failed"}
+
+        return get(self.run, is_ended, seconds=1200)["state"], self.get_states()
 
 
 def check_repair(api, write, read_emissions):
@@ -168,7 +186,7 @@ def check_repair(api, write, read_emissions):
     for table in ("clicks", "views"):
         write(table, [("c", datetime.fromisoformat("2013-01-01T01:20Z"))], "user string, at timestamp")
     before, last_tasks = read_emissions(), ("reprocess", "compare", "report")
-    repair = RepairRun(api)
+    repair = ApprovedRun(api, "clicked_views__repair")
     body = repair.wait_for_question()
     assert "**clicked_views: 1 outdated slice would run again**" in body
     assert "| 2013-01-01T01:00Z to 2013-01-01T02:00Z | 1 | late arrival: rows arrived for them" in body
@@ -180,17 +198,68 @@ def check_repair(api, write, read_emissions):
     assert (state, tasks) == ("success", {"plan": "success", "approve": "success", **skipped, "done": "success"})
     assert read_emissions() == before, "nothing runs"
 
-    repair.ask_again()
+    repair.clear("approve")
     repair.wait_for_question()
     repair.answer("Approve")
     state, tasks = repair.wait_for_end()
     assert (state, tasks) == ("success", dict.fromkeys(("plan", "approve", *last_tasks, "done"), "success"))
     assert read_emissions() - before == Counter([("c", "01:20", "01:20")])
 
-    state, tasks = RepairRun(api).wait_for_end()
+    state, tasks = ApprovedRun(api, "clicked_views__repair").wait_for_end()
     assert state == "success"
     skipped = dict.fromkeys(("plan", "approve", *last_tasks), "skipped")
     assert tasks == skipped | {"done": "success"}, "nothing to do"
+
+
+def check_waiver(api, lake, read_emissions):
+    """Let a person publish a rejected slice, over the REST API."""
+    state, _ = ApprovedRun(api, "withheld__range", to="2013-01-01T03:00:00Z", slices_per_job=1).wait_for_end()
+    assert (state, read_emissions()) == ("failed", Counter([("b", "00:59", "00:58")]))
+
+    waiver = ApprovedRun(api, "withheld__waive")
+    body = waiver.wait_for_question()
+    assert "**withheld: 1 slice rejected by the quality gate**" in body
+    assert "| 2013-01-01T02:00Z | no | " in body
+    waiver.answer("Approve")
+    time.sleep(2)
+    waiver.wait_for_question()  # again, because the answer has no reason
+    waiver.answer("Approve", reason="a known fault")
+    state, tasks = waiver.wait_for_end()
+    names = ("plan", "approve", "waive", "run", "report", "done")
+    assert (state, tasks) == ("success", dict.fromkeys(names, "success"))
+    assert read_emissions() == Counter([("b", "00:59", "00:58"), ("b", "02:30", "02:21")])
+    ledger = DeltaTable(lake / "withheld" / "ledger").to_pyarrow_table().to_pylist()
+    [waivers] = [json.loads(row["applied_waivers"]) for row in ledger if row["quality"] == "waived"]
+    assert [(used["user"], used["reason"]) for used in waivers] == [("Anonymous", "a known fault")]
+
+
+def check_release(api, read_emissions):
+    """Let a person publish one of two slices with rows in quarantine, over the REST API."""
+    before, released = read_emissions(), Counter([("a", "01:05", "00:58"), ("c", "01:20", "01:20")])
+    release = ApprovedRun(api, "withheld__release")
+    body = release.wait_for_question()
+    assert "**withheld: 3 rows of 2 slices in quarantine**" in body
+    release.answer("Approve", slices=["2013-01-01T01:00Z"])
+    state, tasks = release.wait_for_end()
+    assert (state, tasks) == ("success", dict.fromkeys(("plan", "approve", "release", "report", "done"), "success"))
+    assert read_emissions() - before == released
+
+    release.clear("plan")
+    state, tasks = release.wait_for_end()
+    assert (state, tasks["plan"], tasks["approve"], tasks["release"]) == (
+        "failed",
+        "success",
+        "failed",
+        "upstream_failed",
+    )
+    assert get(release.question, bool, seconds=120)["body"] == body, "Airflow keeps the text of the first question"
+
+    rejected = ApprovedRun(api, "withheld__release")
+    assert "**withheld: 1 row of 1 slice in quarantine**" in rejected.wait_for_question()
+    rejected.answer("Reject")
+    state, tasks = rejected.wait_for_end()
+    assert (state, tasks["release"], tasks["report"]) == ("success", "skipped", "skipped")
+    assert read_emissions() - before == released
 
 
 def count_rows_of_run_from_scratch(spark, environment, lake):
@@ -223,13 +292,19 @@ def check_slice_pages(url):
         urlopen(Request(url, headers={"Authorization": "Bearer wrong"}), timeout=120)
 
 
-def test_airflow_local_boots_runs_comparison_and_repair_and_stops_all_processes(
+def test_airflow_local_boots_runs_comparison_and_approvals_and_stops_all_processes(
     spark, write, local_env, lake, telemetry
 ):
-    """Start a range manually; after its commit the scheduler starts the comparison. Then repair late-landing rows."""
+    """Start a range manually; after its commit the scheduler starts the comparison.
+
+    Then a person approves the repair of late-landing rows, a waiver and a release.
+    """
     variables, events, lines = telemetry
     file = Path(local_env["TIDEMARK_PIPELINES"], "clicked_views.yaml")
-    file.write_text(file.read_text() + "on_late_arriving_rows: reprocess\n")
+    text = file.read_text()
+    file.write_text(text + "on_late_arriving_rows: reprocess\n")
+    withheld = text.replace("name: clicked_views", "name: withheld").partition("compare:")[0] + WITHHELD
+    file.with_name("withheld.yaml").write_text(withheld)
     rows = [(user, *(datetime.fromisoformat(f"2013-01-01T{at}Z") for at in times)) for user, *times in STREAMED]
     rows = [(user, left, user, right) for user, left, right in rows]
     schema = "left_user string, left_at timestamp, right_user string, right_at timestamp"
@@ -238,8 +313,9 @@ def test_airflow_local_boots_runs_comparison_and_repair_and_stops_all_processes(
     api = f"http://localhost:{local_env['AIRFLOW__API__PORT']}/api/v2"
     try:
         assert is_healthy(get(f"{api}/monitor/health", is_healthy, seconds=300))
-        dags = get(f"{api}/dags", lambda content: content["total_entries"] == len(DAGS), seconds=120)["dags"]
-        assert {dag["dag_id"] for dag in dags if dag["is_paused"]} == DAGS
+        expected = DAGS | WITHHELD_DAGS
+        dags = get(f"{api}/dags", lambda content: content["total_entries"] == len(expected), seconds=120)["dags"]
+        assert {dag["dag_id"] for dag in dags if dag["is_paused"]} == expected
         assert get(f"{api}/importErrors", bool, seconds=5)["total_entries"] == 0
         for kind in ("range", "compare"):
             send(f"{api}/dags/clicked_views__{kind}", "PATCH", is_paused=False)
@@ -256,6 +332,8 @@ def test_airflow_local_boots_runs_comparison_and_repair_and_stops_all_processes(
         write("streamed", [("c", instant, "c", instant)], schema)
         check_repair(api, write, lambda: count_emissions(spark, lake))
         assert count_emissions(spark, lake) == count_rows_of_run_from_scratch(spark, local_env, lake)
+        check_waiver(api, lake, lambda: count_emissions(spark, lake, "withheld"))
+        check_release(api, lambda: count_emissions(spark, lake, "withheld"))
         assert list_listening_addresses(list_children(airflow)) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     finally:
         children = list_children(airflow)

@@ -41,6 +41,10 @@ def test_command_lineage_has_input_and_output_tables_of_each_command(tmp_path):
     for command in (["run", str(file)], ["compact", str(file)]):
         assert ("file", "/lake/orders/output_stream") in list_names(command_lineage(file, "/lake", command).outputs)
 
+    release = command_lineage(file, "/lake", ["quarantine", "release", str(file)])
+    assert list_names(release.inputs) == [("file", "/lake/orders/quarantined")]
+    assert ("file", "/lake/orders/emissions") in list_names(release.outputs)
+
     vacuum = command_lineage(file, "/lake", ["tables", "vacuum", str(file)])
     assert (vacuum.inputs, vacuum.outputs) == ([], []), "vacuum changes no rows"
 

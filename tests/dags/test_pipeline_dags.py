@@ -24,11 +24,11 @@ def demo(describe):
     return describe()
 
 
-def test_pipeline_dags_create_four_dags_per_pipeline(demo):
+def test_pipeline_dags_create_four_dags_per_pipeline_and_one_for_its_expectations(demo):
     names = [file.stem for file in (PROJECT / "include/pipelines").glob("*.yaml")]
     assert names
     assert demo["errors"] == {}
-    assert set(demo["dags"]) == {f"{name}__{kind}" for name in names for kind in (*KINDS, "repair")}
+    assert set(demo["dags"]) == {f"{name}__{kind}" for name in names for kind in (*KINDS, "repair", "waive")}
 
 
 def test_dag_files_import_no_spark(demo):
@@ -137,6 +137,44 @@ def test_repair_dag_has_schedule_and_approvers_of_pipeline_file(describe, pipeli
         "assigned_users": [{"id": name, "name": name} for name in ("ada", "bob")],
         "body": "| 1 slice |",
     }
+
+
+QUALITY = "quality: [{{type: expect_column_values_to_not_be_null, column: left_user, {}}}]\n"
+
+
+def test_expectations_decide_dags_for_release_and_waiver(describe, pipeline_file):
+    repair = (
+        "airflow: {repair: {every: 6 hours, answer_within: 1 hour, approvers: [ada], approve_above: {slices: 9}}}\n"
+    )
+    rule = "complete: {by: asset, asset: clicked}"
+    for name, consequence in {"q": "on_failure: quarantine", "s": "on_failure: stop"}.items():
+        file = pipeline_file(f"{name}.yaml", name=name, settings=QUALITY.format(consequence) + repair) / f"{name}.yaml"
+        file.write_text(file.read_text().replace("table: clicks,", f"table: clicks, {rule},"))
+    pipeline_file("w.yaml", name="w", settings=QUALITY.format("severity: warning"))
+    folder = pipeline_file("d.yaml", name="d", settings=QUALITY.format("per: day"))
+
+    dags = describe(TIDEMARK_PIPELINES=folder)["dags"]
+
+    assert {name for name in dags if name.partition("__")[2] not in {*KINDS, "repair"}} == {"q__release", "s__waive"}
+    last = {"report": ["done"], "done": []}
+    release = {"plan": ["approve"], "approve": ["release"], "release": ["done", "report"]}
+    waive = {"plan": ["approve"], "approve": ["waive"], "waive": ["run"], "run": ["done", "report"]}
+    for dag_id, tasks, command in (
+        ("q__release", release, ["quarantine", "release", str(folder / "q.yaml"), "--lake", str(PROJECT / "lake")]),
+        ("s__waive", waive, ["run", str(folder / "s.yaml"), "--lake", str(PROJECT / "lake"), "--skip-asset-check"]),
+    ):
+        dag = dags[dag_id]
+        assert dag["tasks"] == tasks | last
+        assert dag["command"][dag["command"].index(SUBMITTED) :] == [SUBMITTED, *command], (
+            "the rest is added when it runs"
+        )
+        assert (dag["publishes"], dag["catchup"], dag["max_active_runs"]) == ([f"{dag_id[0]}__slices"], False, 1)
+        start, end = map(datetime.fromisoformat, dag["intervals"][0])
+        assert end - start == timedelta(hours=6)
+        approve = dag["approve"]
+        assert (approve["options"], approve["defaults"]) == (["Approve", "Reject"], ["Reject"])
+        assert (approve["response_timeout"], approve["body"]) == (3600, "| 1 slice |")
+        assert approve["assigned_users"] == [{"id": "ada", "name": "ada"}]
 
 
 def test_dags_refuse_backfills_on_sqlite_only(demo, describe):

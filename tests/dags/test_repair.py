@@ -9,7 +9,7 @@ from airflow.providers.standard.operators import hitl
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 
 from tests.conftest import write_pipeline
-from tests.dags.conftest import PLAN
+from tests.dags.conftest import PLAN, TaskStateStore
 from tidemark.airflow import Project, status_queries
 from tidemark.airflow.operators import RunSlices
 from tidemark.airflow.repair import ApproveRepair, PlanRepair, RepairSlices
@@ -117,9 +117,12 @@ def test_approve_task_asks_a_person_only_for_a_reason(monkeypatch, reasons):
     context = {
         "ti": SimpleNamespace(xcom_pull=lambda task_ids: results[task_ids]),
         "task_instance": SimpleNamespace(id=7),
+        "task_state_store": TaskStateStore(),
     }
     notified = []
-    task = ApproveRepair(task_id="approve", pipeline="orders", default_args={"notifiers": [notified.append]})
+    task = ApproveRepair(
+        task_id="approve", subject="orders: run outdated slices again?", default_args={"notifiers": [notified.append]}
+    )
 
     if reasons:
         with pytest.raises(TaskAwaitingInput):
@@ -129,6 +132,31 @@ def test_approve_task_asks_a_person_only_for_a_reason(monkeypatch, reasons):
 
     assert [question["subject"] for question in questions] == ["orders: run outdated slices again?"] * len(reasons)
     assert notified == [context] * len(reasons)
+
+
+def test_question_about_another_plan_in_one_run_is_refused(monkeypatch):
+    """Airflow shows the text of a run's first question again after `plan` was cleared."""
+    questions = []
+    monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **question: questions.append(question))
+    results = {"plan": {"plan": PLAN, "approval_reasons": ["2 slices are too many"]}}
+    context = {
+        "ti": SimpleNamespace(xcom_pull=lambda task_ids: results[task_ids]),
+        "task_instance": SimpleNamespace(id=7),
+        "task_state_store": TaskStateStore(),
+    }
+
+    def ask(body):
+        task = ApproveRepair(task_id="approve", subject="orders: run outdated slices again?")
+        task.body = body
+        task.execute(context)
+
+    for _ in range(2):  # the second time after `approve` was cleared
+        with pytest.raises(TaskAwaitingInput):
+            ask("| 2 slices |")
+    with pytest.raises(AirflowFailException, match="Start a new run"):
+        ask("| 3 slices |")
+
+    assert [question["body"] for question in questions] == ["| 2 slices |"] * 2
 
 
 def test_reprocess_task_passes_the_approved_plan_to_its_job(create_task, submitted):

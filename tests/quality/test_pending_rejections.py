@@ -17,9 +17,10 @@ HOUR = 3_600_000_000
 def test_pending_rejections_are_the_newest_of_slices_without_a_later_commit(tmp_path):
     tables = PipelineTables(str(tmp_path / "orders"))
     started = datetime.now(UTC)
-    for hour, names in ((0, ["null_keys"]), (1, ["null_keys"]), (1, ["rows", "mean"]), (2, ["rows"])):
+    attempts = ((0, ["null_keys"]), (1, ["null_keys"]), (1, ["rows", "mean"]), (2, ["rows"]))
+    for run, (hour, names) in enumerate(attempts):
         start = datetime(1970, 1, 1, hour, tzinfo=UTC)
-        results = [{"slice": start, "expectation": name, "outcome": "failed"} for name in names]
+        results = [{"slice": start, "run": f"run {run}", "expectation": name, "outcome": "failed"} for name in names]
         append_rejection_results(tables, pa.Table.from_pylist(results, SCHEMA))
     committed = [started + timedelta(days=1), started - timedelta(days=1)]
     ledger = SimpleNamespace(
@@ -28,9 +29,9 @@ def test_pending_rejections_are_the_newest_of_slices_without_a_later_commit(tmp_
 
     rejections = list_pending_rejections(ledger)
 
-    assert [(rejection.slice, rejection.expectations) for rejection in rejections] == [
-        ("1970-01-01T01:00Z", ("rows", "mean")),
-        ("1970-01-01T02:00Z", ("rows",)),
+    assert [(rejection.slice, rejection.expectations, rejection.run) for rejection in rejections] == [
+        ("1970-01-01T01:00Z", ("rows", "mean"), "run 2"),
+        ("1970-01-01T02:00Z", ("rows",), "run 3"),
     ], "slice 0 was committed after its rejection, slice 1 before"
     assert started.strftime("%Y-%m-%dT%H") <= rejections[0].rejected_at
 

@@ -15,16 +15,19 @@ from tidemark.airflow.assets import slices_asset
 from tidemark.airflow.project import Project, require_timetable
 from tidemark.airflow.table_watcher import watch_tables
 from tidemark.config import Pipeline, load_reference
+from tidemark.config.quality import OnFailure
 from tidemark.config.types import format_instant
 from tidemark.errors import PipelineFileError
 
-Kind = Literal["slice", "range", "reprocess", "repair", "landed", "compare", "maintenance"]
+Kind = Literal["slice", "range", "reprocess", "repair", "release", "waive", "landed", "compare", "maintenance"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 TITLES: Mapping[Kind, str] = {
     "slice": "slice by slice",
     "range": "a range of slices at once",
     "reprocess": "committed slices again",
     "repair": "outdated slices again, after approval",
+    "release": "quarantined rows, released after approval",
+    "waive": "rejected slices, waived after approval",
     "landed": "when rows land",
     "compare": "compared with a streamed table",
     "maintenance": "maintenance of its tables",
@@ -35,6 +38,11 @@ INSTANT: dict[str, Any] = {
     # Airflow shows a calendar for the format, but checks only the pattern.
     "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?$",
 }
+
+
+def has_consequence(pipeline: Pipeline, consequence: OnFailure) -> bool:
+    """Return True if a failed expectation on a slice has this consequence in a pipeline file."""
+    return any(expectation.per == "slice" and expectation.on_failure == consequence for expectation in pipeline.quality)
 
 
 def has_maintenance(pipeline: Pipeline) -> bool:
@@ -104,7 +112,7 @@ def _reprocess_options(_: Pipeline, __: Path, ___: Project) -> dict[str, Any]:
 
 
 def _repair_options(pipeline: Pipeline, _: Path, __: Project) -> dict[str, Any]:
-    """Schedule repairs `every` interval without catch-up; by default they are started by hand."""
+    """Schedule questions to a person `every` interval without catch-up; by default the DAG is started by hand."""
     every = pipeline.airflow.repair.every
     if every is None:
         return {"schedule": None}
@@ -168,7 +176,7 @@ OPTIONS: Mapping[Kind, Callable[[Pipeline, Path, Project], dict[str, Any]]] = {
     "slice": _slice_options,
     "range": _range_options,
     "reprocess": _reprocess_options,
-    "repair": _repair_options,
+    **dict.fromkeys(("repair", "release", "waive"), _repair_options),
     "landed": _landed_options,
     "compare": _compare_options,
     "maintenance": _maintenance_options,

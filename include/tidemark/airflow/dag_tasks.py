@@ -5,15 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import BaseOperator, TriggerRule
 
+from tidemark.airflow.approval import APPROVE_TASK, PLAN_TASK, ApprovePlan, ApproveSlices
 from tidemark.airflow.assets import input_assets, output_assets
 from tidemark.airflow.dag_options import Kind
 from tidemark.airflow.operators import ReportSlices, RunSlices, VacuumTables, VerifyTables, WaitForInputs
 from tidemark.airflow.project import Project
-from tidemark.airflow.repair import APPROVE_TASK, PLAN_TASK, ApproveRepair, PlanRepair, RepairSlices
+from tidemark.airflow.quality_tasks import (
+    PlanReleases,
+    PlanWaivers,
+    ReleaseRows,
+    RunWaivedSlices,
+    WaiveExpectations,
+)
+from tidemark.airflow.repair import ApproveRepair, PlanRepair, RepairSlices
 from tidemark.config import Pipeline
 
 INTERVAL = ("{{ data_interval_start | ts }}", "{{ data_interval_end | ts }}")
@@ -44,13 +53,16 @@ def add_slice_tasks(
         ignore_completeness=f"{{{{ {ignore_completeness} }}}}",
         inlets=input_assets(pipeline),
     )
-    asset_options = (
-        ["--skip-asset-check"] if any(s.complete and s.complete.asset for s in (pipeline.left, pipeline.right)) else []
-    )
-    options = ["--from", start, "--to", end, *(extra_options or []), *asset_options]
+    options = ["--from", start, "--to", end, *(extra_options or []), *_list_asset_options(pipeline)]
     run = _create_run_task(pipeline, file, project, spark_conf, f"{pipeline.name} {start} to {end}", options)
     wait >> run
     _add_report_tasks(run, pipeline, file, project)
+
+
+def _list_asset_options(pipeline: Pipeline) -> list[str]:
+    """Return the option for a job whose DAG has checked the events of the inputs' assets."""
+    has_asset = any(source.complete and source.complete.asset for source in (pipeline.left, pipeline.right))
+    return ["--skip-asset-check"] if has_asset else []
 
 
 def _create_run_task(
@@ -139,13 +151,7 @@ def _repair_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: 
         name = f"{pipeline.name} repair, {task_id}"
         return _create_run_task(pipeline, file, project, spark_conf, name, options or [], command, task_id, operator)
 
-    settings = pipeline.airflow.repair
-    approve = ApproveRepair(
-        task_id=APPROVE_TASK,
-        pipeline=pipeline.name,
-        answer_within=settings.answer_within,
-        approvers=settings.approvers,
-    )
+    approve = _create_approve_task(pipeline, ApproveRepair, "run outdated slices again?")
     last_job = run = create_task("reprocess", RepairSlices, ("reprocess", "--outdated"))
     create_task(PLAN_TASK, PlanRepair, ("reprocess", "--outdated", "--dry-run")) >> approve >> run
     if pipeline.compare:
@@ -154,6 +160,39 @@ def _repair_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: 
         last_job = create_task("compare", RunSlices, ("compare", "run", "--save"), ["--only-due", *interval])
         run >> last_job
     _add_report_tasks(last_job, pipeline, file, project)
+
+
+def _create_approve_task(pipeline: Pipeline, operator: type[ApprovePlan], question: str, **options: Any) -> ApprovePlan:
+    settings = pipeline.airflow.repair
+    return operator(
+        task_id=APPROVE_TASK,
+        subject=f"{pipeline.name}: {question}",
+        answer_within=settings.answer_within,
+        approvers=settings.approvers,
+        **options,
+    )
+
+
+def _release_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
+    """Add the tasks plan, approve, release, report and done."""
+    plan = PlanReleases(task_id=PLAN_TASK, file=file, project=project)
+    approve = _create_approve_task(pipeline, ApproveSlices, "publish rows that are in quarantine?")
+    name, command = f"{pipeline.name} release", ("quarantine", "release")
+    release = _create_run_task(pipeline, file, project, spark_conf, name, [], command, "release", ReleaseRows)
+    plan >> approve >> release
+    _add_report_tasks(release, pipeline, file, project)
+
+
+def _waive_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
+    """Add the tasks plan, approve, waive, run, report and done."""
+    plan = PlanWaivers(task_id=PLAN_TASK, file=file, project=project)
+    approve = _create_approve_task(pipeline, ApproveSlices, "publish rejected slices?", needs_reason=True)
+    waive = WaiveExpectations(task_id="waive", file=file, project=project)
+    options = _list_asset_options(pipeline)
+    name = f"{pipeline.name} waived"
+    run = _create_run_task(pipeline, file, project, spark_conf, name, options, operator=RunWaivedSlices)
+    plan >> approve >> waive >> run
+    _add_report_tasks(run, pipeline, file, project)
 
 
 def _landed_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
@@ -199,6 +238,8 @@ TASKS: Mapping[Kind, Callable[[Pipeline, Path, Project, Mapping[str, str] | None
     "range": _range_tasks,
     "reprocess": _reprocess_tasks,
     "repair": _repair_tasks,
+    "release": _release_tasks,
+    "waive": _waive_tasks,
     "landed": _landed_tasks,
     "compare": _compare_tasks,
     "maintenance": _maintenance_tasks,

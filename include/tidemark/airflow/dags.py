@@ -6,6 +6,8 @@
 | NAME__range | run a range of slices at once |
 | NAME__reprocess | run committed slices again |
 | NAME__repair | run outdated slices again, once a person has approved the plan |
+| NAME__release | publish rows in quarantine, once a person has approved them |
+| NAME__waive | waive failed expectations, once a person has approved it, and run the slices |
 | NAME__landed | run slices when rows land in the inputs |
 | NAME__compare | compare slices with the streamed table |
 | NAME__maintenance | compact, vacuum and verify the tables |
@@ -23,7 +25,7 @@ from airflow.sdk import DAG, TaskGroup, get_parsing_context
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from tidemark.airflow.dag_options import KINDS, OPTIONS, TITLES, Kind, has_maintenance
+from tidemark.airflow.dag_options import KINDS, OPTIONS, TITLES, Kind, has_consequence, has_maintenance
 from tidemark.airflow.dag_tasks import INTERVAL, TASKS, add_slice_tasks
 from tidemark.airflow.project import Project, document_pipeline
 from tidemark.airflow_provider.deadlines import DataIntervalEnd
@@ -156,6 +158,8 @@ def pipeline_dags(project: Project, **options: Any) -> list[TidemarkDag]:
 
 def _has_dag(pipeline: Pipeline, kind: Kind) -> bool:
     conditions: dict[Kind, bool] = {
+        "release": has_consequence(pipeline, "quarantine"),
+        "waive": has_consequence(pipeline, "stop"),
         "landed": pipeline.airflow.watch_inputs,
         "compare": pipeline.compare is not None,
         "maintenance": has_maintenance(pipeline),

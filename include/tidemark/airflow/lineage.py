@@ -65,6 +65,11 @@ def command_lineage(file: Path | str, lake: str, arguments: Iterable[str]) -> Li
     if command == "compact":
         tables = _list_written_tables(pipeline, lake, COMPACTED_TABLES)
         return OperatorLineage(inputs=_input_datasets(tables), outputs=_output_datasets(tables))
+    if command == "quarantine":
+        quarantined, emissions = (_table_dataset_name(pipeline, lake, name) for name in ("quarantined", "emissions"))
+        return OperatorLineage(
+            inputs=_input_datasets([quarantined]), outputs=_output_datasets([emissions, quarantined])
+        )
     if command == "vacuum":
         return OperatorLineage()
     inputs = [_input_dataset_name(lake, source.table) for source in (pipeline.left, pipeline.right)]

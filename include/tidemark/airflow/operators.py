@@ -368,14 +368,16 @@ class ReportSlices(BaseOperator):
         return commit_lineage(self.file, self.lake, self._commits)
 
 
-class _TableOperator(BaseOperator):
+class TableOperator(BaseOperator):
+    """Operator that reads or changes a pipeline's tables in the worker."""
+
     def __init__(self, *, file: Path, project: Project, **kwargs: Any) -> None:
         """Create the task for a pipeline file and its project."""
         super().__init__(**kwargs)
         self.file, self.lake = str(file), project.lake
 
 
-class VacuumTables(_TableOperator):
+class VacuumTables(TableOperator):
     """Operator that removes files by the pipeline's `retention`, except checkpoints.
 
     Expiring checkpoints may need Spark, so `tidemark tables vacuum` does it.
@@ -395,7 +397,7 @@ class VacuumTables(_TableOperator):
             raise AirflowFailException(str(error)) from None
 
 
-class VerifyTables(_TableOperator):
+class VerifyTables(TableOperator):
     """Operator that fails if a pipeline's tables are not as they were committed."""
 
     def execute(self, context: Context) -> None:  # noqa: ARG002 - Airflow's

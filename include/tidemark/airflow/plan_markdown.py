@@ -1,4 +1,4 @@
-"""Render the plan of a repair in Markdown, for the person who approves it."""
+"""Render plans in Markdown, for the person who approves them."""
 
 from __future__ import annotations
 
@@ -48,6 +48,72 @@ def render_plan(plan: Mapping[str, Any], approval_reasons: Iterable[str]) -> str
         *_render_list("A person is asked because", approval_reasons),
     ]
     return "\n\n".join(sections)
+
+
+def render_releases(plan: Mapping[str, Any]) -> str:
+    """Return the slices with rows in quarantine as Markdown.
+
+    Args:
+        plan: The slices (`withheld_slices.plan_releases`).
+    """
+    slices = plan["slices"]
+    rows = sum(item["rows"] for item in slices)
+    failures = (
+        (item["slice"], f"{failure['rows']:,}", failure["expectation"], failure["result"])
+        for item in slices
+        for failure in item["failures"]
+    )
+    sections = [
+        f"**{plan['pipeline']}: {format_count(rows, 'row')} of {format_count(len(slices), 'slice')} in quarantine**",
+        render_table(("slice", "rows", "failed expectation", "result"), failures),
+        "Approve publishes the rows of the chosen slices. Reject publishes nothing.",
+        *_render_list("Notes", plan["notes"]),
+    ]
+    return "\n\n".join(sections)
+
+
+def render_waivers(plan: Mapping[str, Any]) -> str:
+    """Return rejected slices as Markdown.
+
+    Args:
+        plan: The slices (`withheld_slices.plan_waivers`).
+    """
+    failures = (
+        (
+            item["slice"],
+            "an earlier run" if item["is_committed"] else "no",
+            item["rejected_at"],
+            failure["expectation"],
+            _format_number(failure["value"]),
+            _format_bounds(failure["min_value"], failure["max_value"]),
+        )
+        for item in plan["slices"]
+        for failure in item["failures"]
+    )
+    header = ("slice", "published", "rejected at", "failed expectation", "value", "allowed")
+    sections = [
+        f"**{plan['pipeline']}: {format_count(len(plan['slices']), 'slice')} rejected by the quality gate**",
+        render_table(header, failures),
+        "The value of an expectation on single rows is the share of values that violate it.",
+        "Approve waives these expectations for the next run of the chosen slices. Reject waives nothing.",
+        *_render_list("Notes", plan["notes"]),
+    ]
+    return "\n\n".join(sections)
+
+
+def _format_bounds(low: float | None, high: float | None) -> str:
+    """Format the bounds of a value.
+
+    >>> _format_bounds(None, 0.01), _format_bounds(1, None), _format_bounds(1, 2), _format_bounds(None, None)
+    ('at most 0.01', 'at least 1', '1 to 2', '')
+    """
+    if low is None:
+        return "" if high is None else f"at most {_format_number(high)}"
+    return f"at least {_format_number(low)}" if high is None else f"{_format_number(low)} to {_format_number(high)}"
+
+
+def _format_number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.6g}"
 
 
 def render_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

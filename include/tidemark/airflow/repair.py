@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from tidemark.airflow.approval import PLAN_TASK, ApprovePlan
 from tidemark.airflow.operators import RunSlices
 from tidemark.airflow.plan_markdown import list_approval_reasons, render_plan
 from tidemark.config import load_pipeline
 from tidemark.errors import UserError
-
-PLAN_TASK, APPROVE_TASK = "plan", "approve"
 
 
 class PlanRepair(RunSlices):
@@ -67,28 +63,8 @@ class PlanRepair(RunSlices):
             return plan
 
 
-class ApproveRepair(ApprovalOperator):
+class ApproveRepair(ApprovePlan):
     """Operator that shows the plan and waits for a person, unless the pipeline file allows to go on without one."""
-
-    def __init__(
-        self, *, pipeline: str, answer_within: timedelta | None = None, approvers: Iterable[str] = (), **kwargs: Any
-    ) -> None:
-        """Create the task.
-
-        Args:
-            pipeline: Name of the pipeline.
-            answer_within: Time after which no answer counts as a rejection; None to wait forever.
-            approvers: Ids of the users who may answer; empty for all.
-            kwargs: Further arguments of `ApprovalOperator`, such as `notifiers`.
-        """
-        super().__init__(
-            subject=f"{pipeline}: run outdated slices again?",
-            body=f"{{{{ ti.xcom_pull(task_ids='{PLAN_TASK}')['markdown'] }}}}",
-            response_timeout=answer_within,
-            defaults=self.REJECT if answer_within else None,
-            assigned_users=[{"id": user, "name": user} for user in approvers] or None,
-            **kwargs,
-        )
 
     def execute(self, context: Context) -> Any:
         """Wait for a person, or return at once if nobody has to approve the plan."""

@@ -29,10 +29,13 @@ class ApprovalLimits(Settings):
 
 
 class RepairSettings(Settings):
-    """Settings of the DAG NAME__repair, which runs outdated slices again once a person has approved the plan."""
+    """Settings of the DAG NAME__repair, which runs outdated slices again once a person has approved the plan.
+
+    All but `approve_above` also apply to NAME__release and NAME__waive.
+    """
 
     every: PositiveDuration | None = None
-    """Interval of scheduled runs. Default: the DAG is started by hand only."""
+    """Interval of scheduled runs. Default: the DAGs are started by hand only."""
     approve_above: ApprovalLimits | None = None
     """Limits above which a person must approve the plan. Below all of them, the repair runs at once. Default: a person
     approves every repair."""
@@ -79,4 +82,4 @@ class AirflowSettings(Settings):
     day_time_zone: TimeZone | None = None
     """IANA time zone of the days of NAME__days. Default: `slices.time_zone`, which is UTC by default."""
     repair: RepairSettings = RepairSettings()
-    """When the DAG NAME__repair runs, and who approves what it does."""
+    """When the DAGs NAME__repair, NAME__release and NAME__waive run, and who approves what they do."""

@@ -23,6 +23,8 @@ class PendingRejection(ToDict):
     """Time of the rejection in whole seconds, UTC."""
     expectations: tuple[str, ...]
     """Names of the failed expectations."""
+    run: str
+    """Identifier of the rejected run."""
 
 
 def list_pending_rejections(ledger: Ledger) -> list[PendingRejection]:
@@ -33,7 +35,7 @@ def list_pending_rejections(ledger: Ledger) -> list[PendingRejection]:
     log = DeltaTableHandle.open(ledger.tables.rejection_results)
     if log is None:
         return []
-    rows: pd.DataFrame = log.read(["slice", "expectation", REJECTED_AT.name]).to_pandas()
+    rows: pd.DataFrame = log.read(["slice", "run", "expectation", REJECTED_AT.name]).to_pandas()
     committed = dict(zip(ledger.rows["number"], ledger.rows.get("committed_at", []), strict=True))
     rejections = []
     for _, attempts in rows.groupby("slice"):
@@ -42,5 +44,5 @@ def list_pending_rejections(ledger: Ledger) -> list[PendingRejection]:
         if number not in committed or committed[number] < rejected_at:
             newest = attempts[attempts[REJECTED_AT.name] == rejected_at]
             label, instant = ledger.grid.label(number), format_instant(rejected_at.floor("s").to_pydatetime())
-            rejections.append(PendingRejection(label, instant, tuple(newest["expectation"])))
+            rejections.append(PendingRejection(label, instant, tuple(newest["expectation"]), newest["run"].iloc[0]))
     return rejections
