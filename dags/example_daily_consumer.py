@@ -28,8 +28,9 @@ def create_consumer(pipeline: Any) -> DAG:
         @task
         def use_day(**context: Any) -> str:
             """Return the day, and up to which slice the pipeline was committed when its key was sent."""
-            [*_, newest] = context["triggering_asset_events"][days]
-            last_slice = newest.extra.get("last_slice")  # an event that a user sent may have none
+            events = context["triggering_asset_events"][days]
+            # A run or an event that a user started has no slice.
+            last_slice = events[-1].extra.get("last_slice") if events else None
             return f"{context['dag_run'].partition_key} of {pipeline.name}, committed to {last_slice}"
 
         use_day()

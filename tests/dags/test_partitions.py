@@ -21,6 +21,7 @@ from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.timegrid.slices import Grid
 
+AIRFLOW = Path(sys.executable).with_name("airflow")
 HOURS = [f"2013-01-01T{hour:02}:00:00" for hour in range(24)]
 PARTITIONS = "airflow: {partitions: [slice, day], day_time_zone: UTC}\n"
 ROLLUP = """
@@ -93,7 +94,7 @@ def at(hour):
 
 
 def test_consumers_start_when_day_is_committed_and_again_after_reprocess(spark, partitioned_env):
-    subprocess.run([Path(sys.executable).with_name("airflow"), "db", "migrate"], env=partitioned_env, check=True)
+    subprocess.run([AIRFLOW, "db", "migrate"], env=partitioned_env, check=True)
     run_slices(spark, partitioned_env, end=at(24))
 
     # A run of `dag.test` starts at its logical date, and the first report sends what was committed since.
@@ -131,6 +132,12 @@ def test_consumers_start_when_day_is_committed_and_again_after_reprocess(spark, 
     assert result["runs"] == [[CONSUMER, *day], [CONSUMER, *day], [ROLLED_UP, *day]], "a rollup waits for 24 keys again"
     assert result["states"] == [*["success"] * 3, "failed"], "a slice waits for the key of its hour"
     assert "asset clicked_views__partitions has no event of partition 2013-01-02T00:00:00" in output
+
+    dates = ("--partition-date-start", "2013-01-01", "--partition-date-end", "2013-01-01")
+    subprocess.run([AIRFLOW, "dags", "clear", CONSUMER, *dates, "--yes"], env=partitioned_env, check=True)
+    output, result = run_dags(partitioned_env)
+    assert output.count("Returned value was: 2013-01-01 of clicked_views, committed to") == 2, "both runs of the day"
+    assert result["runs"] == [[CONSUMER, *day], [CONSUMER, *day], [ROLLED_UP, *day]]
 
 
 def test_rows_of_another_ledger_are_later_than_reported_commit(tmp_path):
