@@ -36,7 +36,12 @@ def create_pipeline_yaml(name, hours, *, has_quality=True):
         "join": {"keys": ["k"], "interval": {"lower": "-5 minutes", "upper": "10 minutes"}},
         "on_late_arriving_rows": "reprocess",
         "slices": {"every": "1 hour", "start": START.isoformat(), "end": (START + hours * HOUR).isoformat()},
-        "airflow": {"retry_delay": "5 seconds", "poll_interval": "2 seconds", "deadline": "20 seconds"},
+        "airflow": {
+            "retry_delay": "5 seconds",
+            "poll_interval": "2 seconds",
+            "deadline": "20 seconds",
+            "partitions": ["day"],
+        },
         "cluster": {"executors": 2, "executor_cores": 1, "executor_memory": "600m"},
     }
     if has_quality:
