@@ -66,6 +66,10 @@ class InputError(UserError):
     """An input table is missing, has the wrong columns, or lost rows that slices have read."""
 
 
+class MissingFilesError(InputError):
+    """Files of an earlier version of an input were vacuumed."""
+
+
 class SliceOrderError(UserError):
     """A slice cannot run now: missing predecessor, different settings, a gap, or not on a slice boundary."""
 

@@ -18,7 +18,7 @@ from tidemark.cli.status import summarize_status
 from tidemark.comparison import ComparisonRequest, compare
 from tidemark.comparison.chain_history import explain_rows
 from tidemark.comparison.minimal_output import check_output, write_minimal_example
-from tidemark.config import load_pipeline
+from tidemark.config import load_pipeline, maintenance
 from tidemark.config.loader import with_overrides
 from tidemark.config.output_stream import ORDER_STEPS
 from tidemark.erasure.workflow import erase
@@ -26,6 +26,7 @@ from tidemark.errors import FaultError, IncompleteInputError, InputError, SliceO
 from tidemark.execution.run import execute
 from tidemark.integrity.check import check_integrity
 from tidemark.maintenance.compaction import merge_files, plan_compaction
+from tidemark.maintenance.vacuum import vacuum
 from tidemark.pipeline_tests.case_file import read_case_file
 from tidemark.pipeline_tests.runner import run_case_files
 from tidemark.planning.planner import create_plan
@@ -219,6 +220,30 @@ def test_erasure_in_a_chain_stops_next_join_only_once_files_are_deleted(spark, c
     assert not joins.read(joins.second) - rows
     for settings in (joins.first, joins.second):
         assert check_integrity(settings, lake).damages == ()
+
+
+@pytest.mark.slow
+def test_next_join_reads_on_after_vacuum_unless_slices_that_it_has_read_changed(chain, write, monkeypatch):
+    monkeypatch.setattr(maintenance, "MIN_RETENTION", timedelta(0))
+    joins = chain("_vacuumed", retention={"replaced_files": "0 s"})
+    lake = str(joins.lake)
+    for settings in (joins.first, joins.second):
+        joins.run(settings, end=at(60))
+    joins.run(joins.first, end=at(120), slices_per_job=1)
+    assert joins.compact(joins.first)["output_stream"]
+
+    assert vacuum(joins.first, lake).replaced_files.files
+    plan = joins.plan(joins.second, end=at(120))
+    assert [(part.slices, part.reason) for part in plan.slice_ranges] == [(range(2, 4), "new")]
+    list(execute(joins.spark, plan, lambda *_: None))
+
+    write("b", [("a", at(31), at(31, 30), 9999)], ROW)
+    joins.run(joins.first, reprocess=True, start=at(30), end=at(60))
+    vacuum(joins.first, lake)
+    with pytest.raises(InputError, match="no longer has all files of version .* Reprocess from the first slice"):
+        joins.plan(joins.second, end=at(120))
+    joins.run(joins.second, reprocess=True, start=at(0))
+    assert not joins.plan(joins.second, end=at(120)).slice_ranges
 
 
 def test_scale_tiebreak_checks_that_the_result_is_a_long(spark):

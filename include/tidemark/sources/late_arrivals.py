@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
 
@@ -17,7 +17,7 @@ from tidemark.config.types import format_instant, from_micros
 from tidemark.delta.commit_history import get_file_name
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.delta.table_reader import DeltaInput
-from tidemark.errors import InputError
+from tidemark.errors import InputError, MissingFilesError
 from tidemark.ledger.staleness import ConsumedVersions
 from tidemark.sources.commit_time_source import CommitTimeInput
 from tidemark.sources.file_pruning import FileStatistics, read_substitute_ranges
@@ -30,6 +30,16 @@ _MILLISECOND = 1000
 
 RowFilter = Callable[[], Column]
 """A condition on an input's rows, created once Spark has started."""
+_START_OF_CLOCK = -(2**63)
+
+
+@dataclass(frozen=True)
+class _ConsumedRows:
+    """Rows that slices have consumed at one version of an input."""
+
+    is_consumed: RowFilter
+    end: int
+    """Clock in microseconds from which (inclusive) no row was consumed at this version."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +88,12 @@ class ChangeDetector:
         Raises:
             InputError: Versions of the input deleted or changed consumed rows.
         """
-        for version, is_consumed in self._consumed_filters(grid, first, consumed).items():
+        for version, rows in self._list_consumed_rows(grid, first, consumed).items():
             changes = self._read_changes(version)
             if not changes.mutating_versions:
                 continue
-            first_lost = self._find_first_slice(changes.read_removed_rows, is_consumed, grid)
+            read_removed = partial(self._read_before, rows.end, changes.read_removed_rows, changes)
+            first_lost = self._find_first_slice(read_removed, rows.is_consumed, grid)
             if first_lost is not None:
                 start, versions = grid.label(first_lost), ", ".join(map(str, changes.mutating_versions))
                 raise InputError(
@@ -138,22 +149,25 @@ class ChangeDetector:
             InputError: VACUUM has removed the files of the deleted rows.
         """
         slices: set[int] = set()
-        for version, is_consumed in self._consumed_filters(grid, first, consumed).items():
+        for version, rows in self._list_consumed_rows(grid, first, consumed).items():
+            changes = self._read_changes(version)
             try:
-                if (removed := self._read_changes(version).read_removed_rows()) is not None:
-                    lost = self.side.drop_rows_outside_source(removed).where(is_consumed())
+                removed = self._read_before(rows.end, changes.read_removed_rows, changes)
+                if removed is not None:
+                    lost = self.side.drop_rows_outside_source(removed).where(rows.is_consumed())
                     slices |= self._collect_owning_slices(lost, grid)
-            except (PySparkException, Py4JJavaError):  # VACUUM has removed the earlier files
+            except (PySparkException, Py4JJavaError, MissingFilesError):  # VACUUM has removed the earlier files
                 self.require_unchanged(grid, first, consumed, reprocess)
                 raise
         return slices
 
     def read_late_arriving_rows(self, grid: Grid, first: int, consumed: ConsumedVersions) -> Iterator[DataFrame]:
         """Yield rows of slices before `first` that were not in the versions which these slices consumed."""
-        for version, is_in_consumed_slice in self._consumed_filters(grid, first, consumed).items():
-            added = self._read_changes(version).read_added_rows(self._files_of_later_slices(grid, first))
+        for version, rows in self._list_consumed_rows(grid, first, consumed).items():
+            changes = self._read_changes(version)
+            added = self._read_before(rows.end, changes.read_added_rows, changes)
             if added is not None:
-                yield self.side.drop_rows_outside_source(added).where(is_in_consumed_slice())
+                yield self.side.drop_rows_outside_source(added).where(rows.is_consumed())
 
     def _collect_owning_slices(self, rows: DataFrame, grid: Grid) -> set[int]:
         number = grid.number_column(self.side.slice_time).alias("owning_slice")
@@ -164,15 +178,15 @@ class ChangeDetector:
         self, grid: Grid, first: int, consumed: ConsumedVersions, *, includes_deleted: bool
     ) -> Iterator[tuple[DataFrame, Column]]:
         """Yield the rows added and removed since each version, with the filter of that version's slices."""
-        for version, is_in_consumed_slice in self._consumed_filters(grid, first, consumed).items():
+        for version, consumed_rows in self._list_consumed_rows(grid, first, consumed).items():
             changes = self._read_changes(version)
-            removed = changes.read_removed_rows() if includes_deleted else None
-            for rows in (changes.read_added_rows(self._files_of_later_slices(grid, first)), removed):
-                if rows is not None:
-                    yield self.side.drop_rows_outside_source(rows), is_in_consumed_slice()
+            reads = [changes.read_added_rows, *([changes.read_removed_rows] if includes_deleted else [])]
+            for read in reads:
+                if (rows := self._read_before(consumed_rows.end, read, changes)) is not None:
+                    yield self.side.drop_rows_outside_source(rows), consumed_rows.is_consumed()
 
-    def _consumed_filters(self, grid: Grid, first: int, consumed: ConsumedVersions) -> dict[int, RowFilter]:
-        """Return, by consumed version, the filter of rows whose slices before `first` consumed it.
+    def _list_consumed_rows(self, grid: Grid, first: int, consumed: ConsumedVersions) -> dict[int, _ConsumedRows]:
+        """Return, by consumed version, the rows whose slices before `first` consumed it.
 
         The version that is read now is left out: nothing has changed since.
         """
@@ -186,7 +200,10 @@ class ChangeDetector:
         for (start, version), stop in zip(consumed.by_slice, stops, strict=True) if consumed.by_slice else ():
             spans_by_version.setdefault(version, []).append((start, stop))
         return {
-            version: partial(self._is_in_slices, grid, spans, includes_unplaced=version == consumed.unplaced)
+            version: _ConsumedRows(
+                partial(self._is_in_slices, grid, spans, includes_unplaced=version == consumed.unplaced),
+                max((grid.start_of(stop) for _, stop in spans), default=_START_OF_CLOCK),
+            )
             for version, spans in spans_by_version.items()
             if version != self.table.version
         }
@@ -209,8 +226,28 @@ class ChangeDetector:
             is_inside = is_inside | ((time >= grid.start_of(start or 0)) & (time < grid.start_of(stop)))
         return F.coalesce(is_inside, F.lit(False)) | (time.isNull() & F.lit(includes_unplaced))
 
-    def _files_of_later_slices(self, grid: Grid, first: int) -> frozenset[str]:
-        return self.statistics.select_names_from(grid.start_of(first))
+    def _read_before(
+        self, end: int, read: Callable[[Collection[str]], DataFrame | None], changes: InputChanges
+    ) -> DataFrame | None:
+        """Read changed rows, without files in which each row has a clock of `end` (microseconds) or later.
+
+        Args:
+            end: The clock.
+            read: Method of `changes`, which takes names of files to leave out.
+            changes: Changes of the table.
+
+        Raises:
+            MissingFilesError: Files with other rows were vacuumed.
+        """
+        later = self.statistics.select_names_from(end)
+        try:
+            return read(later)
+        except MissingFilesError:
+            # The log has the clocks of files that the table no longer has, which need no reading if they are later.
+            for version in changes.list_replaced_files():
+                earlier = FileStatistics(self.side, replace(self.table, pinned_version=version))
+                later |= earlier.select_names_from(end)
+            return read(later)
 
     def _read_changes(self, version: int) -> InputChanges:
         if version not in self._changes_by_version:
@@ -273,5 +310,5 @@ class ChangeDetector:
             if not totals["rows"]:
                 return None
             return grid.number_at(totals["oldest"]) if totals["oldest"] is not None else 0
-        except (PySparkException, Py4JJavaError):  # VACUUM has removed the earlier files
+        except (PySparkException, Py4JJavaError, MissingFilesError):  # VACUUM has removed the earlier files
             return 0
