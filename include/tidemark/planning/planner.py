@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
@@ -12,7 +14,7 @@ from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
-from tidemark.errors import IncompleteInputError, prefix_errors
+from tidemark.errors import IncompleteInputError, InputError, prefix_errors
 from tidemark.joins.output_schema import check_expressions, list_emission_columns
 from tidemark.joins.rules.spark import list_unbounded_sides
 from tidemark.ledger.adoption import find_adoption, list_adopted_slices, require_no_output_stream
@@ -57,11 +59,12 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     for upstream in upstreams:
         if upstream.end is None:  # Its output stream may not exist yet.
             raise IncompleteInputError(upstream.explain(Grid.from_config(pipeline.slices)))
+    # Before the inputs: its slices have then read no later version of them, also if another process commits meanwhile.
+    ledger = Ledger.from_pipeline(pipeline, lake)
     inputs = open_inputs(spark, pipeline, lake)
     schemas = get_schemas(inputs)
     with prefix_errors(pipeline.command_argument):
         check_named_columns(pipeline, list_emission_columns(pipeline, **schemas), schemas)
-    ledger = Ledger.from_pipeline(pipeline, lake)
     if find_adoption(ledger.entries):
         require_no_output_stream(pipeline)
     entries = ledger.entries.values()
@@ -78,11 +81,6 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     left_scan, right_scan = [
         input_files.estimate_scan(slice_range.slices for slice_range in slice_ranges) for input_files in files
     ] or [ScanEstimate(0, 0, 0)] * 2
-    slices_to_reprocess = None
-    if pipeline.on_late_arriving_rows == "reprocess":
-        planned = {number for slice_range in slice_ranges for number in slice_range.slices}
-        # Slices that run again read all their rows again, also from an input that was replaced.
-        slices_to_reprocess = () if planned >= ledger.entries.keys() else context.slices_to_reprocess
     expression_queries = _list_expression_queries(pipeline) if rows_by_job else []
     plan = Plan(
         pipeline, context.grid, ledger.tables, inputs, ledger, slice_ranges, rows_by_job,
@@ -99,7 +97,7 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
             *_note_unbounded_state(context, slice_ranges, files),
         ),
         drain_after=last.number if last and last.drained else selection.drain_after,
-        slices_to_reprocess=slices_to_reprocess,
+        slices_to_reprocess=_find_slices_to_reprocess(context, slice_ranges),
         atomic=request.atomic,
         upstreams=tuple(upstreams),
         input_completeness=context.input_completeness,
@@ -115,6 +113,24 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
             check_row_conditions(session, pipeline, emissions, schemas)
             _ = plan.join
     return plan
+
+
+def _find_slices_to_reprocess(context: PlanningContext, slice_ranges: Sequence[SliceRange]) -> tuple[int, ...] | None:
+    """Find the committed slices with late-arriving rows that no slice has read, with policy `reprocess`.
+
+    Returns:
+        The slices, also those that the plan runs again, because it may be killed before. None if they are unknown:
+        with another policy, or if an input was replaced. In the latter case the plan must run all slices again.
+    """
+    if context.pipeline.on_late_arriving_rows != "reprocess":
+        return None
+    planned = {number for slice_range in slice_ranges for number in slice_range.slices}
+    try:
+        return context.slices_to_reprocess
+    except (InputError, PySparkException, Py4JJavaError):
+        if not planned >= context.ledger.entries.keys():
+            raise
+        return None
 
 
 def _require_same_case(tables: PipelineTables, names: Sequence[str] | None) -> None:
