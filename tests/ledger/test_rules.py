@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pandas as pd
 import pyarrow as pa
@@ -26,7 +27,8 @@ from tidemark.ledger.staleness import (
 from tidemark.ledger.state_fingerprint import compute_fingerprints
 from tidemark.maintenance.recovery_horizon import find_first_reprocessable, find_first_verifiable
 from tidemark.planning.duration_estimate import estimate_duration, list_past_jobs
-from tidemark.planning.slice_selection import find_stale_ranges
+from tidemark.planning.plan import SliceRange
+from tidemark.planning.slice_selection import _find_ranges_to_rebuild, find_stale_ranges
 from tidemark.timegrid.slices import Grid, group_consecutive
 from tidemark.watermarks.values import Watermarks
 
@@ -221,6 +223,17 @@ def test_nearest_slice_with_checkpoint_is_restorable():
     assert restorable(committed, 4, {"run 2", "run 4"}) == 4
     assert restorable(committed, 4, {"run 2"}) == 2
     assert restorable(committed, 4, set()) == 0
+    assert restorable(committed, 4, set(), {1}) == 2
+
+
+def test_expired_checkpoints_are_rebuilt_before_each_range():
+    committed = create_ledger(*(create_entry(n, commit=n + 1) for n in range(8)))
+    context = SimpleNamespace(
+        ledger=committed, grid=committed.grid, last=committed.last, available_checkpoints={"run 1", "run 8"}
+    )
+    ranges = [SliceRange(slices, "late arrival", "") for slices in (range(2, 3), range(4, 5), range(5, 6), range(7, 9))]
+    rebuilt = [part.slices for part in _find_ranges_to_rebuild(context, ranges)]
+    assert rebuilt == [range(1, 2), range(3, 4), range(6, 7)]
 
 
 def test_recovery_horizon_follows_checkpoints_and_input_versions():

@@ -116,15 +116,18 @@ def find_slices_to_reprocess(ledger: Ledger) -> tuple[tuple[int, int], tuple[int
     return newest.versions, tuple(unread)
 
 
-def restorable(ledger: Ledger, first: int, available_runs: Collection[str]) -> int:
+def restorable(ledger: Ledger, first: int, available_runs: Collection[str], rerun_slices: Collection[int] = ()) -> int:
     """Find the last slice up to `first` (inclusive) whose state before it can be restored.
 
     Args:
         ledger: The ledger.
         first: The slice to begin with.
         available_runs: Runs whose checkpoints have not expired.
+        rerun_slices: Slices that run again before, and so have new checkpoints.
     """
-    while (before := ledger.entry(first - 1)) and any(before.carried) and before.run not in available_runs:
+    while (before := ledger.entry(first - 1)) and any(before.carried):
+        if before.run in available_runs or before.number in rerun_slices:
+            break
         first -= 1
     return first
 

@@ -31,12 +31,14 @@ def select_slices(context: PlanningContext) -> SliceSelection:
         selection = _select_outdated(context)
     else:
         selection = _select_for_reprocess(context) if context.request.reprocess else _select_for_run(context)
-    rebuilt = _find_range_to_rebuild(context, selection.slice_ranges)
-    if rebuilt is None:
-        return selection
-    first, start = (context.grid.label(number) for number in (rebuilt.slices.stop, rebuilt.slices.start))
-    note = f"the checkpoint that slice {first} continues has expired: slices from {start} on run again"
-    return replace(selection, slice_ranges=(rebuilt, *selection.slice_ranges), notes=(*selection.notes, note))
+    rebuilt = list(_find_ranges_to_rebuild(context, selection.slice_ranges))
+    slice_ranges = sorted((*rebuilt, *selection.slice_ranges), key=lambda part: part.slices.start)
+    bounds = [map(context.grid.label, (part.slices.stop, part.slices.start)) for part in rebuilt]
+    notes = [
+        f"the checkpoint that slice {first} continues has expired: slices from {start} on run again"
+        for first, start in bounds
+    ]
+    return replace(selection, slice_ranges=tuple(slice_ranges), notes=(*selection.notes, *notes))
 
 
 def _select_for_run(context: PlanningContext) -> SliceSelection:
@@ -186,14 +188,14 @@ def _find_ranges_with_changed_inputs(context: PlanningContext) -> list[SliceRang
     return [SliceRange(slices, "changed input", because) for slices in group_consecutive(numbers)]
 
 
-def _find_range_to_rebuild(context: PlanningContext, slice_ranges: tuple[SliceRange, ...]) -> SliceRange | None:
-    """Return the slices to rerun because the checkpoint that the first slice continues has expired, or None."""
-    if not slice_ranges or context.last is None or (first := slice_ranges[0].slices[0]) > context.last.number:
-        return None
-    start = restorable(context.ledger, first, context.available_checkpoints)
-    if start == first:
-        return None
-    before, since = context.grid.label(first - 1), context.grid.label(start)
-    return SliceRange(
-        range(start, first), "expired checkpoint", f"the checkpoint after {before} is rebuilt from {since} on"
-    )
+def _find_ranges_to_rebuild(context: PlanningContext, slice_ranges: Iterable[SliceRange]) -> Iterator[SliceRange]:
+    """Yield the slices to rerun because checkpoints that ranges continue have expired."""
+    planned = set[int]()
+    for part in slice_ranges:
+        first = part.slices.start
+        start = restorable(context.ledger, first, context.available_checkpoints, planned)
+        if context.last and first <= context.last.number and start < first:
+            before, since = context.grid.label(first - 1), context.grid.label(start)
+            because = f"the checkpoint after {before} is rebuilt from {since} on"
+            yield SliceRange(range(start, first), "expired checkpoint", because)
+        planned.update(range(start, part.slices.stop))
