@@ -96,7 +96,8 @@ def _find_needed_runs(plan: Plan) -> Iterator[str]:
     """Yield the runs whose checkpoints a plan may start from: those before each slice that may run next."""
     ledger, last = plan.ledger, plan.ledger.last
     assert last, "a plan to reprocess has committed slices"
-    pending = [*stale(ledger), *(number for segment in plan.slice_ranges for number in segment.slices)]
+    pending = {*stale(ledger), *(plan.slices_to_reprocess or ())}
+    pending |= {number for segment in plan.slice_ranges for number in segment.slices}
     for first in [last.number + 1, *(slices[0] for slices in group_consecutive(pending))]:
         before = ledger.entry(restorable(ledger, first, plan.available_checkpoints) - 1)
         if before:

@@ -46,7 +46,7 @@ def _select_for_run(context: PlanningContext) -> SliceSelection:
     require_same_settings(context)
     selection = select_new_slices(context)
     changed = _find_ranges_with_changed_inputs(context)
-    repairs = sorted((*find_stale_ranges(context.ledger), *changed), key=lambda slice_range: slice_range.slices.start)
+    repairs = list_readable_ranges((*find_stale_ranges(context.ledger), *changed), context.upstreams)
     slice_ranges = (*repairs, *selection.slice_ranges)
     if slice_ranges and context.last:
         require_unchanged_inputs(context, changed[0].slices.start if changed else context.last.number + 1)
@@ -64,8 +64,10 @@ def _select_for_reprocess(context: PlanningContext) -> SliceSelection:
         command = f"tidemark run {format_cli_arguments(context.pipeline)}"
         raise SliceOrderError(f"no slice is committed yet, so none can be reprocessed. Use {command}.")
     if request.start is None and request.end is None:
-        slice_ranges = _find_ranges_with_late_arriving_rows(context)
-        notes = [] if slice_ranges else ["no rows have arrived for committed slices since they were read"]
+        late_arriving = _find_ranges_with_late_arriving_rows(context)
+        slice_ranges = list_readable_ranges(late_arriving, context.upstreams)
+        notes = [] if late_arriving else ["no rows have arrived for committed slices since they were read"]
+        notes += _explain_stale_upstreams(context)
     else:
         slice_ranges, notes = _find_requested_ranges(context, last), []
     if slice_ranges:
@@ -90,7 +92,7 @@ def _select_outdated(context: PlanningContext) -> SliceSelection:
         selected = {number for slice_range in slice_ranges for number in slice_range.slices}
         slice_ranges += _find_ranges_with_late_arriving_rows(context, selected)
     slice_ranges = list_readable_ranges(slice_ranges, context.upstreams)
-    waiting = tuple(state.explain(context.grid) for state in context.upstreams if state.stale_slice is not None)
+    waiting = _explain_stale_upstreams(context)
     if not slice_ranges:
         return SliceSelection((), waiting or ("no committed slice is outdated",))
     require_unchanged_inputs(context, slice_ranges[0].slices.start)
@@ -98,6 +100,11 @@ def _select_outdated(context: PlanningContext) -> SliceSelection:
     require_emitted_columns(context)
     notes = _note_following_slices(context.grid, slice_ranges[0], context.last)
     return SliceSelection(tuple(slice_ranges), (*notes, *waiting))
+
+
+def _explain_stale_upstreams(context: PlanningContext) -> tuple[str, ...]:
+    """Return a note for each pipeline whose output is an input and that has a stale slice: later slices wait."""
+    return tuple(state.explain(context.grid) for state in context.upstreams if state.stale_slice is not None)
 
 
 def list_readable_ranges(slice_ranges: Iterable[SliceRange], upstreams: Iterable[UpstreamState]) -> list[SliceRange]:
