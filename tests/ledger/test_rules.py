@@ -19,6 +19,7 @@ from tidemark.ledger.ledger_table import FORMAT, SCHEMA
 from tidemark.ledger.staleness import (
     ConsumedVersions,
     consumed_versions,
+    find_compared_versions,
     find_slices_to_reprocess,
     repaired_until,
     restorable,
@@ -216,6 +217,21 @@ def test_slices_to_reprocess_shrink_when_rerun():
         (1,),
     )
     assert find_slices_to_reprocess(create_ledger(create_entry(0, late_arriving=0))) is None
+
+
+def test_compared_versions_are_recorded_ones_except_for_slices_of_a_rollback():
+    policies = "exclude", "reprocess", "reprocess", "reprocess"
+    runs = [create_entry(n, n + 1, commit=n + 1, late_arriving=0, policy=policies[n]) for n in range(4)]
+    recorded = [*runs[:3], replace(runs[3], slices_to_reprocess=(0,))]
+    assert find_compared_versions(create_ledger(*runs), 0, 4).by_slice == ((None, 1), (1, 2), (2, 3), (3, 4))
+    assert find_compared_versions(create_ledger(*recorded), 0, 4).by_slice == ((None, 4),)
+    assert find_compared_versions(create_ledger(*recorded), 0, 4, {1}).by_slice == ((None, 4), (1, 2), (2, 4))
+
+    rolled_back = [replace(entry, last_change_commit=5) for entry in recorded[:2]]
+    by_slice = ((None, 4), (0, 1), (1, 2), (2, 4))
+    assert find_compared_versions(create_ledger(*rolled_back, *recorded[2:]), 0, 4).by_slice == by_slice
+    all_changed = [replace(entry, last_change_commit=5) for entry in recorded]
+    assert find_compared_versions(create_ledger(*all_changed), 0, 4).by_slice == ((None, 4),)
 
 
 def test_nearest_slice_with_checkpoint_is_restorable():

@@ -6,7 +6,7 @@ Nothing here reads a table. Rules: docs/decisions/0004-fingerprints-and-cascade.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tidemark.ledger.config_fingerprint import settings_up_to_slice
@@ -25,6 +25,10 @@ class ConsumedVersions:
     """First slice (None: that of the grid) and version, in order; empty if rows of earlier slices are not read."""
     unplaced: int | None
     """Version for rows without a usable clock; None if none were read."""
+
+    def get_version(self, number: int) -> int:
+        """Return the version up to which rows of a slice were read."""
+        return next(version for first, version in reversed(self.by_slice) if first is None or first <= number)
 
 
 NOTHING_CONSUMED = ConsumedVersions((), None)
@@ -109,11 +113,40 @@ def find_slices_to_reprocess(ledger: Ledger) -> tuple[tuple[int, int], tuple[int
     Returns:
         The input versions up to which late-arriving rows were detected, and the slices; None if no commit recorded any.
     """
-    newest = max(ledger.entries.values(), key=lambda entry: entry.commit, default=None)
+    newest = _find_newest_run(ledger)
     if newest is None or newest.slices_to_reprocess is None:
         return None
     unread = (number for number in newest.slices_to_reprocess if not _has_read(ledger.entries[number], newest.versions))
     return newest.versions, tuple(unread)
+
+
+def find_compared_versions(
+    ledger: Ledger, side: int, first: int, own_versions: Collection[int] = ()
+) -> ConsumedVersions:
+    """Find the versions of an input since which rows of slices before `first` are searched for changes.
+
+    With policy `reprocess`, each commit records the slices with changes up to its version, so only later changes count.
+    That record does not include slices that a rollback returned to an earlier run since.
+
+    Args:
+        ledger: The ledger.
+        side: 0 for the left input, 1 for the right one.
+        first: The slice.
+        own_versions: Slices that are compared with the version that they have read, in spite of the record.
+    """
+    entries = [entry for number, entry in ledger.entries.items() if number < first]
+    consumed, newest = consumed_versions(entries, side), _find_newest_run(ledger)
+    if newest is None or newest.slices_to_reprocess is None or not consumed.by_slice:
+        return consumed
+    by_slice: list[tuple[int | None, int]] = [(None, newest.versions[side])]
+    for entry in entries:
+        changed = entry.last_change_commit or 0
+        was_changed = changed > newest.commit and changed != newest.last_change_commit
+        if was_changed or entry.number in own_versions:
+            if by_slice[-1][0] == entry.number:
+                by_slice.pop()
+            by_slice += [(entry.number, consumed.get_version(entry.number)), (entry.number + 1, newest.versions[side])]
+    return replace(consumed, by_slice=tuple(by_slice))
 
 
 def restorable(ledger: Ledger, first: int, available_runs: Collection[str], rerun_slices: Collection[int] = ()) -> int:
@@ -157,6 +190,10 @@ def _why_stale(grid: Grid, before: Entry | None, entry: Entry, newer: int | None
     ):
         return "late-arriving rows reprocessed"
     return None
+
+
+def _find_newest_run(ledger: Ledger) -> Entry | None:
+    return max(ledger.entries.values(), key=lambda entry: entry.commit, default=None)
 
 
 def _has_read(entry: Entry, versions: tuple[int, int]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from pyspark.sql import SparkSession
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tidemark.config import Pipeline
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import consumed_versions, find_slices_to_reprocess
+from tidemark.ledger.staleness import find_compared_versions, find_slices_to_reprocess
 from tidemark.planning.plan import format_reprocess_command
 from tidemark.planning.request import Request
 from tidemark.sources.completeness import InputCompleteness, measure_completeness
@@ -73,12 +73,9 @@ class PlanningContext:
         if not self.last:
             return ()
         recorded, first_new = find_slices_to_reprocess(self.ledger), self.last.number + 1
-        entries = self.ledger.entries.values()
         numbers = set(recorded[1] if recorded else ())
         for side, source in enumerate(self.inputs):
-            consumed = consumed_versions(entries, side)
-            if recorded:
-                consumed = replace(consumed, by_slice=((None, recorded[0][side]),))
+            consumed = find_compared_versions(self.ledger, side, first_new)
             with self.record_spark_query(f"for which slices rows of {source.table.name} arrived late"):
                 deleted = self.pipeline.on_input_delete != "ignore"
                 numbers |= source.changes.find_changed_slices(self.grid, first_new, consumed, includes_deleted=deleted)
@@ -93,8 +90,9 @@ class PlanningContext:
         if self.pipeline.on_input_delete not in policies or not self.last:
             return set()
         first_new, numbers = self.last.number + 1, set[int]()
+        recorded = find_slices_to_reprocess(self.ledger)
         for side, source in enumerate(self.inputs):
-            consumed = consumed_versions(self.ledger.entries.values(), side)
+            consumed = find_compared_versions(self.ledger, side, first_new, recorded[1] if recorded else ())
             with self.record_spark_query(f"which slices have read rows of {source.table.name} that are gone"):
                 numbers |= source.changes.find_slices_with_lost_rows(
                     self.grid, first_new, consumed, self.reprocess_command

@@ -6,7 +6,6 @@ A failed check of the inputs raises `InputError`, one of the settings `SliceOrde
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from tidemark.config.candidate_version import format_cli_arguments, to_live
 from tidemark.config.sides import SIDES
@@ -16,7 +15,7 @@ from tidemark.errors import InputError, SliceOrderError
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.config_fingerprint import serialize_settings, slices_with_other_settings
 from tidemark.ledger.entry import Entry
-from tidemark.ledger.staleness import consumed_versions, find_slices_to_reprocess, reads, stale, start_of_chain
+from tidemark.ledger.staleness import find_compared_versions, reads, stale, start_of_chain
 from tidemark.planning.context import PlanningContext
 from tidemark.planning.plan import SliceRange
 from tidemark.timegrid.slices import LocalDayGrid
@@ -26,12 +25,8 @@ def require_unchanged_inputs(context: PlanningContext, first: int) -> None:
     """Check that rows read by slices before `first` still exist, unless `on_input_delete: ignore`."""
     if context.pipeline.on_input_delete == "ignore":
         return
-    entries = [entry for entry in context.ledger.entries.values() if entry.number < first]
-    recorded = find_slices_to_reprocess(context.ledger)
     for side, source in enumerate(context.inputs):
-        consumed = consumed_versions(entries, side)
-        if recorded and consumed.by_slice:
-            consumed = replace(consumed, by_slice=((None, recorded[0][side]),))
+        consumed = find_compared_versions(context.ledger, side, first)
         with context.record_spark_query(f"whether rows of {source.table.name} that were read are still there"):
             source.changes.require_unchanged(context.grid, first, consumed, context.reprocess_command)
 

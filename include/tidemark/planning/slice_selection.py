@@ -186,11 +186,10 @@ def _find_ranges_with_changed_inputs(context: PlanningContext) -> list[SliceRang
     Changed rows were deleted. With `on_input_delete: refuse`, only a reprocess may run these slices. If an input is the
     output of another pipeline, added rows count too: a reprocess of that pipeline added them.
     """
-    numbers = context.find_slices_with_deleted_inputs()
-    because = "rows that they have read were deleted or changed"
     if context.upstreams and context.pipeline.on_late_arriving_rows == "reprocess":
-        numbers |= set(context.slices_to_reprocess)
-        because = "their input rows have changed"
+        numbers, because = set(context.slices_to_reprocess), "their input rows have changed"
+    else:
+        numbers, because = context.find_slices_with_deleted_inputs(), "rows that they have read were deleted or changed"
     numbers -= set(stale(context.ledger))
     return [SliceRange(slices, "changed input", because) for slices in group_consecutive(numbers)]
 
