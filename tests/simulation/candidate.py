@@ -2,61 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.simulation.in_memory_lake import NO_COLUMNS, InMemoryLake, replace_in_package
+from tests.simulation.in_memory_lake import NO_COLUMNS, replace_in_package
+from tests.simulation.in_memory_ledger import OUTPUT_TABLES, InMemoryLedger, find_ledger
 from tidemark.delta.staging import StagedFiles
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.versions import promotion
 
 
-def install_candidate(lake: InMemoryLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let promotions copy the files of the candidate in memory."""
+def install_candidates(ledgers: Sequence[InMemoryLedger], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let promotions copy the files of candidates in memory."""
     replace_in_package(
-        monkeypatch, promotion.copy_files, lambda _candidate, _live, name, _token: _copy_files(lake, name)
+        monkeypatch,
+        promotion.copy_files,
+        lambda _candidate, live, name, _token: _copy_files(find_ledger(ledgers, live.tables), name),
     )
 
 
-def capture_candidate(lake: InMemoryLake) -> None:
+def capture_candidate(record: InMemoryLedger) -> None:
     """Make the committed output the candidate, unless slices are stale or a table has not applied the last commit."""
-    ledger = lake.read_ledger()
-    if not ledger.entries or stale(ledger) or _has_unapplied_commit(lake, ledger):
+    ledger = record.read()
+    if not ledger.entries or stale(ledger) or _has_unapplied_commit(record, ledger):
         return
-    names = {run: f"{run}.{next(lake.ids)}" for run in {entry.run for entry in ledger.entries.values()}}
+    names = {run: f"{run}.{next(record.lake.ids)}" for run in {entry.run for entry in ledger.entries.values()}}
     run_by_slice = {number: names[entry.run] for number, entry in ledger.entries.items()}
     contents: dict[str, dict[str, dict[int, Any]]] = {}
-    for name in lake.tables:
-        for number, rows in lake.read_table(name).items():
+    for name in record.versions:
+        for number, rows in record.read_table(name).items():
             contents.setdefault(name, {}).setdefault(run_by_slice[number], {})[number] = rows
-    for name in ("emissions", "quarantined"):
-        output = lake.get_committed_output(name)
+    for name in OUTPUT_TABLES:
+        output = record.get_committed_output(name)
         for run in names.values():
-            lake.intended_output[name, run] = {
+            record.intended_output[name, run] = {
                 number: rows for number, rows in output.items() if run_by_slice[number] == run
             }
-    lake.waived_runs |= {
+    for number, run in run_by_slice.items():
+        record.rows_read[number, run] = record.rows_read[number, ledger.entries[number].run]
+    record.expired_runs |= {names[run] for run in record.expired_runs & names.keys()}
+    record.waived_runs |= {
         (number, run)
         for number, run in run_by_slice.items()
-        if (number, ledger.entries[number].run) in lake.waived_runs
+        if (number, ledger.entries[number].run) in record.waived_runs
     }
-    lake.candidate_contents = contents
-    lake.candidate_attempts = [
+    record.candidate_contents = contents
+    record.candidate_attempts = [
         (ledger.number, replace(entry, run=run_by_slice[number])) for number, entry in ledger.entries.items()
     ]
 
 
-def _has_unapplied_commit(lake: InMemoryLake, ledger: Ledger) -> bool:
-    applied = {name: versions[-1].commit for name, versions in lake.tables.items()}
-    # The table is created when rows are quarantined, and applies no commit before.
-    is_unused = applied.get("quarantined") == 0 and applied["emissions"] == ledger.number
-    return any(commit != ledger.number for name, commit in applied.items() if name != "quarantined" or not is_unused)
+def _has_unapplied_commit(record: InMemoryLedger, ledger: Ledger) -> bool:
+    applied = {name: versions[-1] for name, versions in record.versions.items()}
+    return any(
+        version.commit != ledger.number and not record.is_unused(name, version) for name, version in applied.items()
+    )
 
 
-def _copy_files(lake: InMemoryLake, name: str) -> StagedFiles | None:
-    staged = [lake.stage(name, run, contents) for run, contents in lake.candidate_contents.get(name, {}).items()]
+def _copy_files(record: InMemoryLedger, name: str) -> StagedFiles | None:
+    path = getattr(record.tables, name)
+    staged = [record.lake.stage(path, run, rows) for run, rows in record.candidate_contents.get(name, {}).items()]
     files = tuple(file for part in staged for file in part.files)
-    return StagedFiles(f"lake/{name}", NO_COLUMNS, files) if files else None
+    return StagedFiles(path, NO_COLUMNS, files) if files else None

@@ -1,21 +1,19 @@
-"""A lake in memory, in place of Delta tables and Spark.
+"""A lake in memory, in place of Delta tables, their logs, Spark's DataFrames and the clock.
 
-Plans, the rules over ledgers, execution, compaction and promotion are Tidemark's own code. `InMemoryLake.install`
-replaces the functions through which they access storage. Each access is a step, at which a schedule may let another
-worker go on, or make this one fail.
+`InMemoryLake.install` replaces the functions through which the package accesses storage. Each access is a step, at
+which a schedule may let another worker go on, or make this one fail.
 """
 
 from __future__ import annotations
 
-import json
-import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
-from itertools import count
+from itertools import count, pairwise
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -23,29 +21,28 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from deltalake.exceptions import DeltaError
+from pyspark.errors import AnalysisException
 from pyspark.sql import types as T
 
-from tidemark.config.candidate_version import CANDIDATES_FOLDER
-from tidemark.delta.commit_history import is_data_change
-from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.commit_history import is_data_change, read_log_actions
 from tidemark.delta.staging import StagedFiles, read_data_files, read_files
 from tidemark.delta.table import CommitConflictError, DataFile, DeltaTableHandle, create_table
-from tidemark.errors import SliceOrderError
-from tidemark.ledger.entry import Entry
-from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.ledger_table import read_attempts, read_newest_rows
 from tidemark.ledger.rewrite_verification import verify_same_rows
 from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN, RUN_COLUMN
+from tidemark.sources.file_time_ranges import FileTimeRange, read_time_ranges
+from tidemark.spark.dataframe_utils import cast_columns
 from tidemark.tables.run_files import SLICE_COLUMNS, run_of, stage_run, within
-from tidemark.tables.table_changes import TableChanges, apply_to_tables, list_applied_commits
 from tidemark.timegrid.slices import Grid
 
-NO_COLUMNS = T.StructType([])
+LAKE = "/lake"
+CLOCK = "clock"
+"""Time column of each table, for the statistics of its files."""
 TIMESTAMP = pa.timestamp("us", "UTC")
-LIVE_TABLES = PipelineTables("lake/orders")
-_NO_OUTPUT: Mapping[str, Mapping[int, Counter]] = {"emissions": {}, "quarantined": {}}
+NO_COLUMNS = T.StructType([])
+COLUMNS = T.StructType([T.StructField(CLOCK, T.LongType())])
 Contents = Mapping[int, Any]
-"""Rows by slice: a Counter of emitted or quarantined rows, or the rows in the buffers after the slice."""
+"""Rows by slice: a Counter of rows, or the rows in the buffers after the slice."""
 
 
 def replace_in_package(monkeypatch: pytest.MonkeyPatch, original: object, substitute: object) -> None:
@@ -60,24 +57,31 @@ def _find_names(original: object) -> tuple[tuple[ModuleType, str], ...]:
     return tuple((module, name) for module in modules for name, value in vars(module).items() if value is original)
 
 
-def is_candidate(tables: PipelineTables) -> bool:
-    """Return True if tables are those of a candidate version."""
-    return f"/{CANDIDATES_FOLDER}/" in tables.root
-
-
-def get_failed_expectation(row: int) -> str | None:
+def get_failed_expectation(row: Any) -> str | None:
     """Return the name of the expectation that a row fails."""
-    return {0: "first", 1: "second"}.get(row % 4)
+    return {0: "first", 1: "second"}.get(row % 4) if isinstance(row, int) else None
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version of a table that follows the ledger."""
+    """A version of a table."""
 
     paths: frozenset[str]
     commit: int
     """Commit of the ledger that the table has applied."""
     changes_data: bool = True
+    seconds: int = 0
+    """Time of the version."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file on disk."""
+
+    table: str
+    contents: Contents
+    seconds: int
+    """Time at which it was written."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,14 @@ class Frame:
 
     contents: Contents
     schema = declared_schema = NO_COLUMNS
+
+    def where(self, is_selected: Callable[[int], bool]) -> Frame:
+        """Return the rows of some slices."""
+        return Frame({number: rows for number, rows in self.contents.items() if is_selected(number)})
+
+    def unionByName(self, other: Frame, **_: object) -> Frame:  # noqa: N802 - Spark's name
+        """Return the rows of both."""
+        return Frame(merge_contents((self.contents, other.contents)))
 
     def coalesce(self, _partitions: int) -> Frame:
         """Return the rows."""
@@ -98,274 +110,207 @@ class Frame:
 
 @dataclass
 class InMemoryLake:
-    """The tables of a pipeline, and records of what readers may see in them."""
+    """Tables, their logs and their files, by path."""
 
-    rng: random.Random
     grid: Grid
-    rows: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Input rows by number: the slice of the row's clock, and the first version of the input that has the row."""
-    input_version: int = 0
-    contents: dict[str, Contents] = field(default_factory=dict)
-    """Contents of files, by path."""
-    tables: dict[str, list[Version]] = field(default_factory=dict)
-    intended_output: dict[tuple[str, str], dict[int, Counter]] = field(default_factory=dict)
-    """Rows that a run intends to write to `emissions` and `quarantined`, by table and run. Only for checks."""
-    committed_output: dict[int, Mapping[str, Mapping[int, Counter]]] = field(default_factory=lambda: {0: _NO_OUTPUT})
-    """Rows of `emissions` and `quarantined` by slice, by table, by commit of the ledger. Only for checks."""
-    standing_promotions: list[int] = field(default_factory=list)
-    """Commits of the promotions that were not rolled back. Only for checks."""
-    released_rows: int = 0
-    """Number of rows that were released."""
-    has_expectations: bool = False
-    """True if the pipeline has expectations that some rows fail."""
-    waivers: set[tuple[int, int]] = field(default_factory=set)
-    """Slices and attempts that are waived."""
-    waived_runs: set[tuple[int, str]] = field(default_factory=set)
-    """Slices and runs that used a waiver, whether they were committed or not."""
-    attempts: list[tuple[int, Entry]] = field(default_factory=list)
-    """Rows of the ledger: commit and entry."""
-    table_changes: dict[int, TableChanges] = field(default_factory=dict)
-    """Changes of the tables, by commit of the ledger."""
-    promotions: dict[int, str] = field(default_factory=dict)
-    """Record of each promotion or rollback, by commit of the ledger."""
-    candidate_attempts: list[tuple[int, Entry]] = field(default_factory=list)
-    """Rows of the ledger of the candidate version."""
-    candidate_contents: dict[str, dict[str, Contents]] = field(default_factory=dict)
-    """Rows of the candidate version by slice, by table and run."""
-    ids: Iterator[int] = field(default_factory=count)
     step: Callable[[Callable[[], Any]], Any] = lambda access: access()
     """Accesses storage, possibly after other workers or with a failure."""
+    tables: dict[str, list[Version]] = field(default_factory=dict)
+    first_versions: dict[str, int] = field(default_factory=dict)
+    """First version of each table whose commit the log still has; 0 by default."""
+    files: dict[str, StoredFile] = field(default_factory=dict)
+    """All files that were ever written."""
+    deleted: dict[str, int] = field(default_factory=dict)
+    """Files that a vacuum has deleted, with the time."""
+    file_lists: dict[tuple[str, int], pd.DataFrame] = field(default_factory=dict)
+    """Files by table and version, because creating a data frame is slow."""
+    ids: Iterator[int] = field(default_factory=count)
+    seconds: int = 0
+    """The time."""
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Replace the package's storage by this lake."""
         for original, substitute in {
             DeltaTableHandle: SimpleNamespace(open=self.open_table),
             create_table: lambda path, *_, **__: self.create_table(path),
-            is_data_change: lambda path, version: self.tables[get_table_name(path)][version].changes_data,
-            read_data_files: lambda _table, _schema, paths: describe_files(paths),
-            read_files: lambda _spark, _table, _schema, paths: Frame(self.merge_contents(paths)),
+            read_log_actions: self.read_log_actions,
+            is_data_change: lambda path, version: self._read_commit(path, version).changes_data,
+            read_data_files: lambda _table, _schema, paths: self.describe_existing_files(paths),
+            read_files: lambda _spark, _table, _schema, paths: Frame(self.read_files(paths)),
+            read_time_ranges: lambda log, _clock: map(self._measure_time_range, sorted(log.paths)),
+            cast_columns: lambda frame, _schema: frame,
             within: lambda frame, _name, _grid, start, stop: Frame(select_slices(frame.contents, start, stop)),
-            stage_run: lambda frame, table, run: self.stage(get_table_name(table), run, frame.contents),
+            stage_run: lambda frame, table, run: self.stage(table, run, frame.contents),
             verify_same_rows: lambda source, staged, _column: self.verify_same_rows(source, staged),
-            read_attempts: lambda *_: self.step(self._read_attempts),
-            read_newest_rows: lambda tables, where=None: self.step(lambda: self._find_newest_rows(tables, where)),
         }.items():
             replace_in_package(monkeypatch, original, substitute)
-        for name, method in {
-            "read": lambda tables, _grid: self._read_and_apply_ledger(tables),
-            "read_without_sync": lambda tables, _grid: self.step(lambda: self.read_ledger(tables)),
-            "from_attempts": lambda tables, _grid, rows: self._create_ledger(
-                tables, zip(rows["commit"], rows["entry"], strict=True)
-            ),
-            "commit": lambda _ledger, *arguments: self._commit_rows(*arguments),
-        }.items():
-            monkeypatch.setattr(Ledger, name, method)
 
-    def append_input(self, slices: Iterable[int]) -> None:
-        """Append rows of some slices in one version of the input."""
-        self.input_version += 1
-        for number in slices:
-            self.rows[len(self.rows)] = number, self.input_version
-
-    def read_ledger(self, tables: PipelineTables = LIVE_TABLES, commit: float = float("inf")) -> Ledger:
-        """Return the ledger of the live or candidate version as of a commit, by default the last one."""
-        attempts = self.candidate_attempts if is_candidate(tables) else self.attempts
-        return self._create_ledger(tables, ((number, entry) for number, entry in attempts if number <= commit))
-
-    def get_committed_output(self, name: str, commit: float = float("inf")) -> dict[int, Counter]:
-        """Return the rows of `emissions` or `quarantined` as of a commit, of slices that have any."""
-        output = self.committed_output[max(number for number in self.committed_output if number <= commit)][name]
-        return {number: rows for number, rows in output.items() if rows}
-
-    def append_entries(self, entries: Iterable[Entry], commit: int, changes: TableChanges) -> None:
-        """Commit entries to the ledger.
-
-        Raises:
-            SliceOrderError: The commit's number is not above the last one.
-        """
-        if any(last >= commit for last, _ in self.attempts):
-            raise SliceOrderError("another process has committed")
-        self.attempts += [(commit, entry) for entry in entries]
-        self.table_changes[commit] = changes
+    @contextmanager
+    def restored_afterwards(self) -> Iterator[None]:
+        """Undo all commits of the block, which checks what a command would do."""
+        tables = {path: list(versions) for path, versions in self.tables.items()}
+        file_lists = dict(self.file_lists)
+        try:
+            yield
+        finally:
+            self.tables, self.file_lists = tables, file_lists
 
     def open_table(self, path: str, version: int | None = None) -> InMemoryTable | None:
-        """Open a table as `DeltaTableHandle.open`, in one step."""
-        name = get_table_name(path)
+        """Open a table as `DeltaTableHandle.open`, the newest version in one step. Other versions are immutable."""
+        if version is not None:
+            if version < self.first_versions.get(path, 0):
+                raise DeltaError(f"the log of {path} has no version {version}")
+            return InMemoryTable(self, path, version)
 
         def access() -> InMemoryTable | None:
-            if name == "ledger":
-                return InMemoryTable(self, name, -1) if self.attempts else None
-            if name not in self.tables:
-                return None
-            return InMemoryTable(self, name, len(self.tables[name]) - 1 if version is None else version)
+            versions = self.tables.get(path)
+            return InMemoryTable(self, path, len(versions) - 1) if versions else None
 
         return self.step(access)
 
     def create_table(self, path: str) -> InMemoryTable:
         """Create a table as `delta.table.create_table`, in one step."""
-        name = get_table_name(path)
-        self.step(lambda: self.tables.setdefault(name, [Version(frozenset(), 0)]))
-        return InMemoryTable(self, name, len(self.tables[name]) - 1)
+        self.step(lambda: self.tables.setdefault(path, [Version(frozenset(), 0, seconds=self.seconds)]))
+        return InMemoryTable(self, path, len(self.tables[path]) - 1)
 
-    def read_files_by_slice(self, name: str, version: Version | None = None) -> dict[int, list[Any]]:
+    def append_input(self, path: str, rows: Contents) -> None:
+        """Append rows to an input, as another program does."""
+        versions = self.tables[path]
+        name = self._write(path, f"{next(self.ids)}", rows)
+        versions.append(Version(versions[-1].paths | {name}, 0, seconds=self.seconds))
+
+    def read_log_actions(self, path: str, version: int) -> list[dict[str, Any]]:
+        """Read a commit of a table's log as `commit_history.read_log_actions`."""
+        commit, before = self._read_commit(path, version), frozenset[str]()
+        if version:
+            before = self.tables[path][version - 1].paths
+        changes = {"add": commit.paths - before, "remove": before - commit.paths}
+        return [{kind: {"path": file, "dataChange": commit.changes_data}} for kind in changes for file in changes[kind]]
+
+    def _read_commit(self, path: str, version: int) -> Version:
+        if version < self.first_versions.get(path, 0):
+            raise FileNotFoundError(f"{path} version {version}")
+        return self.tables[path][version]
+
+    def read_files_by_slice(self, path: str, version: Version | None = None) -> dict[int, list[Any]]:
         """Return the contents of a table's files by slice."""
         by_slice: dict[int, list[Any]] = {}
-        for path in (version or self.tables[name][-1]).paths:
-            for number, rows in self.contents[path].items():
+        for file in (version or self.tables[path][-1]).paths:
+            for number, rows in self.files[file].contents.items():
                 by_slice.setdefault(number, []).append(rows)
         return by_slice
 
-    def read_table(self, name: str, version: Version | None = None) -> dict[int, Any]:
+    def read_table(self, path: str, version: Version | None = None) -> dict[int, Any]:
         """Return the rows of a plain read by slice; of emitted or quarantined rows without empty slices."""
-        by_slice = sorted(self.read_files_by_slice(name, version).items())
-        if name != "checkpoint":
+        by_slice = sorted(self.read_files_by_slice(path, version).items())
+        if not path.endswith("/checkpoint"):
             return {number: rows for number, parts in by_slice if (rows := sum(parts, Counter()))}
-        assert all(len(parts) == 1 for _, parts in by_slice), f"{name} has a slice twice"
+        assert all(len(parts) == 1 for _, parts in by_slice), f"{path} has a slice twice"
         return {number: rows for number, [rows] in by_slice}
 
-    def merge_contents(self, paths: Iterable[str]) -> dict[int, Any]:
-        """Merge the contents of files."""
-        merged: dict[int, Any] = {}
-        for path in paths:
-            for number, rows in self.contents[path].items():
-                assert number not in merged or isinstance(rows, Counter), "a checkpoint has a slice twice"
-                merged[number] = merged[number] + rows if number in merged else rows
-        return merged
+    def read_files(self, paths: Iterable[str]) -> dict[int, Any]:
+        """Read the contents of files.
 
-    def stage(self, name: str, run: str, contents: Contents) -> StagedFiles:
+        Raises:
+            AnalysisException: A file was deleted. This is Spark's error.
+        """
+        files = list(paths)
+        if missing := self.deleted.keys() & files:
+            raise AnalysisException(f"[PATH_NOT_FOUND] Path does not exist: {min(missing)}")
+        return merge_contents(self.files[path].contents for path in files)
+
+    def describe_existing_files(self, paths: Iterable[str]) -> list[DataFile]:
+        """Describe files for a commit.
+
+        Raises:
+            FileNotFoundError: A file was deleted.
+        """
+        files = list(paths)
+        if missing := self.deleted.keys() & files:
+            raise FileNotFoundError(min(missing))
+        return describe_files(files)
+
+    def stage(self, table: str, run: str, contents: Contents) -> StagedFiles:
         """Write a file of a run in two steps; a failure between them leaves a partial file."""
         path = f"run={run}/{next(self.ids)}"
         first_half = dict(list(contents.items())[: len(contents) // 2])
-        self.step(lambda: self.contents.setdefault(f"{path}.partial", first_half))
-        self.step(lambda: self.contents.setdefault(path, dict(contents)))
+        self.step(lambda: self._write(table, f"{path}.partial", first_half))
+        self.step(lambda: self._write(table, path, dict(contents)))
         files = tuple(describe_files([path])) if contents else ()
-        return StagedFiles(f"lake/{name}", NO_COLUMNS, files)
+        return StagedFiles(table, NO_COLUMNS, files)
+
+    def find_end(self, path: str) -> int:
+        """Return the time since which no table has a file: that of the commit that removed it, or else its own."""
+        file = self.files[path]
+        versions = self.tables.get(file.table, ())
+        removals = [after.seconds for version, after in pairwise(versions) if path in version.paths - after.paths]
+        return max([file.seconds, *removals])
+
+    def _write(self, table: str, path: str, contents: Contents) -> str:
+        self.files[path] = StoredFile(table, contents, self.seconds)
+        return path
 
     def verify_same_rows(self, source: Frame, staged: StagedFiles) -> None:
         """Assert that staged files have the rows of their source."""
-        assert self.merge_contents(file.path for file in staged.files) == source.contents
+        assert self.read_files(file.path for file in staged.files) == source.contents
 
-    def _create_ledger(self, tables: PipelineTables, attempts: Iterable[tuple[int, Entry]]) -> Ledger:
-        rows = list(attempts)
-        entries = {entry.number: entry for _, entry in rows}
-        runs, commit = frozenset(entry.run for _, entry in rows), max((number for number, _ in rows), default=0)
-        return Ledger(tables, self.grid, pd.DataFrame(), dict(sorted(entries.items())), runs, commit)
-
-    def _read_attempts(self) -> pd.DataFrame:
-        """Return rows of the ledger with commit, promotion record and entry."""
-        promotions = [self.promotions.get(commit) for commit, _ in self.attempts]
-        rows = pd.DataFrame(self.attempts, columns=["commit", "entry"])
-        return rows.assign(promotion=pd.Series(promotions, dtype="object"))
-
-    def _find_newest_rows(self, tables: PipelineTables, where: ds.Expression | None) -> dict[datetime, dict[str, Any]]:
-        """Return the newest row of each slice among those that satisfy a condition on slice and commit."""
-        attempts = self.candidate_attempts if is_candidate(tables) else self.attempts
-        starts = [self.grid.datetime_of(entry.number) for _, entry in attempts]
-        commits = pa.array([commit for commit, _ in attempts], pa.int64())
-        rows = pa.table({"slice": pa.array(starts, TIMESTAMP), "commit": commits, "index": range(len(attempts))})
-        indexes = (rows if where is None else rows.filter(where))["index"].to_pylist()
-        return {starts[index]: {"entry": attempts[index][1], "emissions": 0, "releases": None} for index in indexes}
-
-    def _read_and_apply_ledger(self, tables: PipelineTables) -> Ledger:
-        """Read the ledger and apply its commits to the live tables, as `Ledger.read`."""
-        ledger = self.step(lambda: self.read_ledger(tables))
-        if is_candidate(tables):
-            return ledger
-        applied = min(list_applied_commits(tables).values(), default=None)
-        for number, changes in sorted(self.table_changes.items()):
-            if applied is not None and applied < number <= ledger.number:
-                apply_to_tables(tables, self.grid, number, changes)
-        return ledger
-
-    def _commit_rows(
-        self,
-        rows: list[dict[str, Any]],
-        commit: int,
-        changes: TableChanges,
-        versions_before: Mapping[str, int],
-        _opened: object,
-    ) -> None:
-        """Commit rows to the ledger in one step, as `Ledger.commit`."""
-        for name, version in versions_before.items():
-            applied = self.tables[name][version].commit
-            is_unused = name == "quarantined" and not applied
-            assert is_unused or applied >= commit - 1, "a prepared table has not applied the commit before"
-        self.step(lambda: self._append_rows(rows, commit, changes))
-
-    def _append_rows(self, rows: list[dict[str, Any]], commit: int, changes: TableChanges) -> None:
-        released = [row for row in rows if "original_commit" in row and row["promotion"] is None]
-        entries = [
-            replace(row["entry"], last_change_commit=commit) if row in released else row["entry"] for row in rows
-        ]
-        if promotion := rows[0].get("promotion"):
-            entries = [replace(row["entry"], commit=row["original_commit"], attempt=row["attempt"]) for row in rows]
-        self.append_entries(entries, commit, changes)
-        if promotion:
-            self.promotions[commit] = promotion
-        released_rows = self.merge_contents(file.path for file in changes.added["emissions"]) if released else None
-        self.committed_output[commit] = self._compute_output(entries, commit, promotion, released_rows)
-
-    def _compute_output(
-        self, entries: Iterable[Entry], commit: int, promotion: str | None, released: Mapping[int, Counter] | None
-    ) -> dict[str, dict[int, Counter]]:
-        """Return the rows of each table after a commit, from the rows after the commit before."""
-        output = {name: dict(rows) for name, rows in self.committed_output[commit - 1].items()}
-        if released is not None:
-            for number, rows in released.items():
-                self.released_rows += rows.total()
-                output["emissions"][number] = output["emissions"].get(number, Counter()) + rows
-                output["quarantined"][number] = output["quarantined"].get(number, Counter()) - rows
-            return output
-        restored = None
-        if promotion and "promoted" in json.loads(promotion):
-            self.standing_promotions.append(commit)
-        elif promotion:
-            restored = self.committed_output[self.standing_promotions.pop() - 1]
-        for name, rows_by_slice in output.items():
-            for entry in entries:
-                source = self.intended_output[name, entry.run] if restored is None else restored[name]
-                rows_by_slice[entry.number] = source.get(entry.number, Counter())
-        return output
+    def _measure_time_range(self, path: str) -> FileTimeRange:
+        numbers = self.files[path].contents
+        first, last = (self.grid.start_of(number) for number in (min(numbers), max(numbers)))
+        return FileTimeRange(path, 1, len(numbers), 0, first, last)
 
 
 @dataclass(frozen=True)
 class InMemoryTable:
-    """A table at one version, in place of `DeltaTableHandle`. The ledger has neither versions nor files."""
+    """A table at one version, in place of `DeltaTableHandle`."""
 
     lake: InMemoryLake
-    name: str
+    path: str
     version: int
-    schema = declared_schema = NO_COLUMNS
-    partition_columns = ()
+    schema = declared_schema = COLUMNS
+    partition_columns = external_files = ()
     is_plain_parquet = True
+    has_exact_statistics = False
 
     @property
-    def path(self) -> str:
-        return f"lake/{self.name}"
+    def paths(self) -> frozenset[str]:
+        """Paths of the files."""
+        return self._state.paths
 
     @property
     def txn_version(self) -> int:
-        if self.name == "ledger":
-            return self.lake.attempts[-1][0]
         return self._state.commit
 
     @property
     def files(self) -> pd.DataFrame:
-        return pd.DataFrame({"path": sorted(self._state.paths), "size": 1}).astype({"path": "object"})
+        key = self.path, self.version
+        if key not in self.lake.file_lists:
+            self.lake.file_lists[key] = pd.DataFrame({"path": pd.Series(sorted(self.paths), dtype="object"), "size": 1})
+        return self.lake.file_lists[key]
+
+    @property
+    def filesystem(self) -> SimpleNamespace:
+        """The file system, which knows which files exist."""
+        return SimpleNamespace(
+            get_file_info=lambda paths: [SimpleNamespace(is_file=path not in self.lake.deleted) for path in paths]
+        )
 
     @property
     def _state(self) -> Version:
-        return self.lake.tables[self.name][self.version]
+        return self.lake.tables[self.path][self.version]
 
     def get_min_values(self, _column: str) -> list[datetime]:
-        return [self.lake.grid.datetime_of(min(self.lake.contents[path])) for path in self.files["path"]]
+        return [self.lake.grid.datetime_of(min(self.lake.files[path].contents)) for path in self.files["path"]]
 
     def get_max_values(self, column: str) -> list[datetime]:
         offset = 1 if column == SLICE_COLUMNS["checkpoint"][1] else 0
-        return [self.lake.grid.datetime_of(max(self.lake.contents[path]) + offset) for path in self.files["path"]]
+        return [self.lake.grid.datetime_of(max(self.lake.files[path].contents) + offset) for path in self.files["path"]]
 
     def add_missing_columns(self, _schema: object) -> InMemoryTable:
         return self
+
+    def set_removed_file_retention(self, _retention: object) -> None:
+        """Ignore the setting: only Delta's own VACUUM reads it."""
 
     def read(self, _columns: object, condition: ds.Expression | None = None) -> pa.Table:
         """Read the rows of `quarantined`, in one step."""
@@ -373,8 +318,8 @@ class InMemoryTable:
         def access() -> pa.Table:
             rows = [
                 {"_slice": number, RUN_COLUMN: run_of(path), FAILED_EXPECTATIONS_COLUMN: [get_failed_expectation(row)]}
-                for path in self._state.paths
-                for number, counter in self.lake.contents[path].items()
+                for path in self.paths
+                for number, counter in self.lake.files[path].contents.items()
                 for row, _ in counter.elements()
             ]
             starts = pa.array([self.lake.grid.datetime_of(row["_slice"]) for row in rows], TIMESTAMP)
@@ -393,7 +338,7 @@ class InMemoryTable:
 
     def open_before_txn(self, commit: int) -> InMemoryTable | None:
         """Open the version before the table applied a commit of the ledger. That version is immutable: no step."""
-        versions = self.lake.tables[self.name][: self.version + 1]
+        versions = self.lake.tables[self.path][: self.version + 1]
         applied_in = next((index for index, version in enumerate(versions) if version.commit >= commit), 0)
         return replace(self, version=applied_in - 1) if applied_in else None
 
@@ -408,28 +353,34 @@ class InMemoryTable:
         """Commit in one step. As in delta-rs, the commit follows later ones unless they conflict with it."""
 
         def access() -> InMemoryTable:
-            versions = self.lake.tables[self.name]
+            versions = self.lake.tables[self.path]
             last, later = versions[-1], versions[self.version + 1 :]
             is_outdated = txn_version is not None and any(version.commit > self._state.commit for version in later)
             if is_outdated or not last.paths.issuperset(removed):
                 raise CommitConflictError
             paths = last.paths.difference(removed) | {file.path for file in added}
-            versions.append(Version(paths, last.commit if txn_version is None else txn_version, changes_data))
+            commit = last.commit if txn_version is None else txn_version
+            versions.append(Version(paths, commit, changes_data, self.lake.seconds))
             if not changes_data:
-                assert self.lake.read_table(self.name) == self.lake.read_table(self.name, last)
+                assert self.lake.read_table(self.path) == self.lake.read_table(self.path, last)
             return replace(self, version=len(versions) - 1)
 
         return self.lake.step(access)
 
 
-def get_table_name(path: str) -> str:
-    """Return the name of the table with a path."""
-    return path.rpartition("/")[2]
-
-
 def describe_files(paths: Iterable[str]) -> list[DataFile]:
     """Describe files for a commit."""
     return [DataFile(path, 1, 1, 0, "{}") for path in sorted(paths)]
+
+
+def merge_contents(parts: Iterable[Contents]) -> dict[int, Any]:
+    """Merge the contents of files."""
+    merged: dict[int, Any] = {}
+    for part in parts:
+        for number, rows in part.items():
+            assert number not in merged or isinstance(rows, Counter), "a checkpoint has a slice twice"
+            merged[number] = merged[number] + rows if number in merged else rows
+    return merged
 
 
 def select_slices(contents: Contents, start: int | None, stop: int | None) -> dict[int, Any]:

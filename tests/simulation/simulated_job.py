@@ -1,113 +1,56 @@
-"""Inputs and a job of the simulation, with a join without Spark.
+"""Jobs of the simulation, with a join without Spark.
 
-A slice emits each row that it reads, together with the rows that the two slices before it read.
+A slice emits each row that it reads, together with the rows that the two slices before it read. Its output stream also
+has a watermark. Rows of an output stream are rows of the next join, its watermarks too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
-from pyspark.sql import types as T
 
-from tests.simulation.in_memory_lake import InMemoryLake, get_failed_expectation, replace_in_package
+from tests.simulation.in_memory_lake import get_failed_expectation, replace_in_package
+from tests.simulation.in_memory_ledger import InMemoryLedger, find_ledger
+from tests.simulation.simulated_input import list_rows
+from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.delta.staging import StagedFiles
-from tidemark.errors import CheckFailedError
+from tidemark.errors import CheckFailedError, FaultError
+from tidemark.execution import job
 from tidemark.execution.job import JobResult, run_job
+from tidemark.execution.job_spec import JobSpec
+from tidemark.execution.read import read_input_rows
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import ConsumedVersions, consumed_versions
 from tidemark.planning.plan import Plan
-from tidemark.planning.scan_estimate import InputFiles
 from tidemark.quality import quarantine
-from tidemark.sources.resolution import open_inputs
-from tidemark.tables.run_files import StagedRun, new_run
-from tidemark.timegrid.slices import Grid
+from tidemark.tables.run_files import StagedRun
 from tidemark.watermarks.values import Watermarks
 
-State = frozenset[tuple[int, int]]
+State = frozenset[tuple[Any, int]]
 """Rows in the buffers, with the slices that read them."""
-NO_FILES = InputFiles(pd.DataFrame(columns=["size", "rows", "first", "last"], dtype="float64"), now=0)
+WATERMARK = "watermark"
 
 
-def install_job(lake: InMemoryLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace inputs and jobs of the package by those of the simulation."""
+class RowCountError(AssertionError):
+    """A job has read other rows of an output stream than its pipeline has emitted."""
+
+
+def install_job(ledgers: Sequence[InMemoryLedger], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace jobs of the package by those of the simulation."""
     for original, substitute in {
-        open_inputs: lambda *_: tuple(InMemoryInput.open(lake, name) for name in ("left", "right")),
-        InputFiles: SimpleNamespace(from_input=lambda *_: NO_FILES),
         run_job: lambda _spark, plan, ledger, slices, uncommitted, _progress: simulate_job(
-            lake, plan, ledger, slices, uncommitted
+            find_ledger(ledgers, plan.tables), plan, ledger, slices, uncommitted
         ),
-        quarantine._stage_rows: lambda _spark, _ledger, *arguments: stage_released_rows(lake, *arguments),
+        quarantine._stage_rows: lambda _spark, ledger, *arguments: stage_released_rows(
+            find_ledger(ledgers, ledger.tables), *arguments
+        ),
     }.items():
         replace_in_package(monkeypatch, original, substitute)
-
-
-@dataclass(frozen=True)
-class InMemoryInput:
-    """One input at the version of a plan, in place of `sources.stored_input.StoredInput`."""
-
-    lake: InMemoryLake
-    side: SimpleNamespace
-    table: SimpleNamespace
-    has_rows: bool
-
-    @classmethod
-    def open(cls, lake: InMemoryLake, name: str) -> InMemoryInput:
-        """Open an input in one step. The left one has all rows."""
-        version = lake.step(lambda: lake.input_version)
-        table = SimpleNamespace(name=name, version=version, spark=None, get_schema_at=lambda _: None, void_paths=())
-        return cls(lake, SimpleNamespace(name=name, schema=T.StructType()), table, name == "left")
-
-    def read_slices(self, first: int, last: int, consumed: ConsumedVersions) -> list[tuple[int, int]]:
-        """Return rows of some slices and late-arriving rows of earlier ones, each with its slice."""
-        rows = [(row, number) for row, number, _ in self._list_rows() if first <= number <= last]
-        return rows + self._list_late_arriving(first, consumed)
-
-    @property
-    def changes(self) -> InMemoryInput:
-        """The detector of changes, in place of `ChangeDetector`."""
-        return self
-
-    def find_changed_slices(self, _grid: Grid, first: int, consumed: ConsumedVersions, **_: object) -> set[int]:
-        return {number for _, number in self._list_late_arriving(first, consumed)}
-
-    def require_exact_arrivals(self, *_: object) -> None:
-        """Accept the input: all arrivals are known."""
-
-    def find_exact_arrival_start(self) -> None:
-        """Return None: all arrivals are known."""
-
-    def require_unchanged(self, *_: object) -> None:
-        """Accept the input: rows are only appended."""
-
-    def measure_extent(self, _grid: Grid) -> tuple[int | None, int]:
-        return max((number for _, number, _ in self._list_rows()), default=None), 0
-
-    def _list_rows(self) -> list[tuple[int, int, int]]:
-        rows = self.lake.rows if self.has_rows else {}
-        return [(row, number, version) for row, (number, version) in rows.items() if version <= self.table.version]
-
-    def _list_late_arriving(self, first: int, consumed: ConsumedVersions) -> list[tuple[int, int]]:
-        if not consumed.by_slice:
-            return []
-        ends = [*(start for start, _ in consumed.by_slice[1:]), first]
-        parts = list(zip(consumed.by_slice, ends, strict=True))
-
-        def get_consumed_version(number: int) -> int:
-            return next(
-                version for (start, version), end in parts if (start is None or start <= number) and number < end
-            )
-
-        return [
-            (row, number)
-            for row, number, version in self._list_rows()
-            if number < first and version > get_consumed_version(number)
-        ]
 
 
 def update_state(state: State, rows: State, number: int) -> State:
@@ -115,52 +58,54 @@ def update_state(state: State, rows: State, number: int) -> State:
     return frozenset(item for item in state | rows if item[1] > number - 2)
 
 
-def join_rows(state: State, rows: State) -> Counter:
+def join_rows(state: State, rows: Collection[Any]) -> Counter:
     """Emit each row of a slice with the rows in the buffers."""
-    buffered = tuple(sorted(row for row, _ in state))
-    return Counter((row, buffered) for row, _ in rows)
+    buffered = tuple(sorted((row for row, _ in state), key=repr))
+    return Counter((row, buffered) for row in rows)
 
 
-def stage_released_rows(lake: InMemoryLake, number: int, run: str, names: Iterable[str]) -> dict[str, StagedFiles]:
+def create_watermark(number: int, state: State) -> tuple[str, int, int]:
+    """Return the watermark in the output stream of a slice: the greatest row in the buffers after it."""
+    return WATERMARK, number, max((row for row, _ in state), default=-1)
+
+
+def stage_released_rows(record: InMemoryLedger, number: int, run: str, names: Iterable[str]) -> dict[str, StagedFiles]:
     """Stage released and remaining rows of a slice, in place of the rewrite by Spark."""
-    parts = lake.step(lambda: lake.read_files_by_slice("quarantined").get(number, []))
+    lake, tables = record.lake, record.tables
+    parts = lake.step(lambda: lake.read_files_by_slice(tables.quarantined).get(number, []))
     rows = sum(parts, Counter())
     released = Counter({item: count for item, count in rows.items() if get_failed_expectation(item[0]) in names})
     return {
-        "emissions": lake.stage("emissions", run, {number: released}),
-        "quarantined": lake.stage("quarantined", run, {number: rows - released} if rows - released else {}),
+        "emissions": lake.stage(tables.emissions, run, {number: released}),
+        "quarantined": lake.stage(tables.quarantined, run, {number: rows - released} if rows - released else {}),
     }
 
 
 def simulate_job(
-    lake: InMemoryLake, plan: Plan, ledger: Ledger, slices: range, uncommitted: Mapping[str, StagedRun]
+    record: InMemoryLedger, plan: Plan, ledger: Ledger, slices: range, uncommitted: Mapping[str, StagedRun]
 ) -> JobResult:
     """Run a job as `execution.job.run_job`, with the join of the simulation."""
-    first, carry_in = slices[0], ledger.entry(slices[0] - 1)
-    earlier_attempts = {number: ledger.entry(number) for number in slices}
-    attempts = {number: entry.attempt + 1 if entry else 1 for number, entry in earlier_attempts.items()}
-    commit = plan.next_commit_number(ledger)
-    run = new_run(plan.grid, first, attempts[first], commit)
-    policy = plan.pipeline.on_late_arriving_rows if carry_in else "exclude"
-    earlier_entries = [entry for entry in ledger.entries.values() if entry.number < first]
-    rows = []
-    for side, source in enumerate(plan.inputs):
-        consumed = consumed_versions(earlier_entries, side)
-        rows += source.read_slices(
-            first, slices[-1], consumed if policy == "append" else replace(consumed, by_slice=())
-        )
+    spec, lake, first = JobSpec.create(plan, ledger, slices, uncommitted), record.lake, slices[0]
+    rows = list(list_rows(read_input_rows(spec)))
+    assert len(rows) == len(set(rows)), "a row is read twice"
     late_arriving = [number for _, number in rows if number < first]
+    require_all_emissions(spec, rows, len(late_arriving))
     state: State = frozenset()
-    if carry_in and any(carry_in.carried):
-        state = _restore_state(lake, carry_in, uncommitted)
-    emissions, quarantined, states, entries = {}, {}, {}, []
-    fingerprint = carry_in.fingerprint if carry_in else None
+    if spec.predecessor and any(spec.predecessor.carried):
+        state = _restore_state(record, spec.predecessor, uncommitted)
+    emissions, quarantined, output_stream, states, entries = {}, {}, {}, {}, []
+    fingerprint = spec.predecessor.fingerprint if spec.predecessor else None
     for number in slices:
-        slice_rows = frozenset((row, number) for row, row_slice in rows if max(row_slice, first) == number)
-        emissions[number], state = join_rows(state, slice_rows), update_state(state, slice_rows, number)
-        if lake.has_expectations and (number, attempts[number]) in lake.waivers:
-            lake.waived_runs.add((number, run))
-        elif lake.has_expectations:
+        slice_rows = frozenset(row for row, row_slice in rows if max(row_slice, first) == number)
+        record.rows_read[number, spec.run] = slice_rows
+        emissions[number] = join_rows(state, slice_rows)
+        state = update_state(state, frozenset((row, number) for row in slice_rows), number)
+        if plan.pipeline.output_stream:
+            output_stream[number] = emissions[number] + Counter([create_watermark(number, state)])
+        emission_count = emissions[number].total()
+        if record.has_expectations and (number, spec.attempts[number]) in record.waivers:
+            record.waived_runs.add((number, spec.run))
+        elif record.has_expectations:
             quarantined[number] = Counter(
                 {item: count for item, count in emissions[number].items() if get_failed_expectation(item[0])}
             )
@@ -168,48 +113,70 @@ def simulate_job(
         states[number] = state
         entry = Entry(
             number=number,
-            run=run,
-            attempt=attempts[number],
-            commit=commit,
+            run=spec.run,
+            attempt=spec.attempts[number],
+            commit=spec.commit,
             settings=plan.settings_json,
             versions=tuple(source.table.version for source in plan.inputs),
             watermarks=Watermarks(),
             read=(len(slice_rows), 0),
             carried=(len(state), 0),
             drained=False,
-            fingerprint=str(sorted(state)),
+            fingerprint=repr(sorted(state, key=repr)),
             carried_in_fingerprint=fingerprint,
-            late_arrival_policy=policy,
+            late_arrival_policy=spec.late_arrival_policy,
             late_arriving_rows=len(late_arriving) if number == first else None,
             late_arriving_from=min(late_arriving) if number == first and late_arriving else None,
             slices_to_reprocess=plan.slices_to_reprocess,
+            emissions=emission_count,
         )
         entries.append(entry)
         fingerprint = entry.fingerprint
-    lake.intended_output["emissions", run], lake.intended_output["quarantined", run] = emissions, quarantined
-    tables = {
-        "emissions": lake.stage("emissions", run, {number: rows for number, rows in emissions.items() if rows}),
-        "checkpoint": lake.stage("checkpoint", run, states),
-    }
-    if any(quarantined.values()):
-        contents = {number: rows for number, rows in quarantined.items() if rows}
-        tables["quarantined"] = lake.stage("quarantined", run, contents)
+    output = {"emissions": emissions, "quarantined": quarantined, OUTPUT_STREAM: output_stream}
+    for name, contents in output.items():
+        record.intended_output[name, spec.run] = contents
+    tables = {"emissions": lake.stage(plan.tables.emissions, spec.run, select_non_empty(emissions))}
+    for name in ("quarantined", OUTPUT_STREAM):
+        if contents := select_non_empty(output[name]):
+            tables[name] = lake.stage(getattr(plan.tables, name), spec.run, contents)
+    tables["checkpoint"] = lake.stage(plan.tables.checkpoint, spec.run, states)
     return JobResult(
         slices,
-        StagedRun(run, slices, tables),
+        StagedRun(spec.run, slices, tables),
         tuple(entries),
-        tuple({"commit": commit, "entry": entry} for entry in entries),
+        tuple({"commit": spec.commit, "entry": entry} for entry in entries),
         SimpleNamespace(gx_result_ids=()),
         0.0,
         {},
     )
 
 
-def _restore_state(lake: InMemoryLake, entry: Entry, uncommitted: Mapping[str, StagedRun]) -> State:
+def select_non_empty(contents: Mapping[int, Counter]) -> dict[int, Counter]:
+    """Return the slices that have rows."""
+    return {number: rows for number, rows in contents.items() if rows}
+
+
+def require_all_emissions(spec: JobSpec, rows: Iterable[tuple[Any, int]], late_arriving_rows: int) -> None:
+    """Check that a job has read each emission of an output stream, by the package's own check.
+
+    Raises:
+        RowCountError: It has not. Nobody deletes rows of an output stream here.
+    """
+    read = Counter(number for row, number in rows if isinstance(row, tuple) and row[0] != WATERMARK)
+    counts = pd.DataFrame({"left_rows": [read[number] for number in spec.slices]}, index=spec.slices)
+    counts["late_arriving_rows"] = late_arriving_rows
+    try:
+        job._require_all_emissions(spec, SimpleNamespace(row_counts=counts))
+    except FaultError as error:
+        raise RowCountError(str(error)) from error
+
+
+def _restore_state(record: InMemoryLedger, entry: Entry, uncommitted: Mapping[str, StagedRun]) -> State:
     """Read the rows in the buffers after a slice, from the files of an uncommitted run or from the checkpoint."""
+    lake, path = record.lake, record.tables.checkpoint
     if staged := uncommitted.get(entry.run):
-        return lake.merge_contents(file.path for file in staged.tables["checkpoint"].files)[entry.number]
-    parts = lake.step(lambda: lake.read_files_by_slice("checkpoint").get(entry.number))
+        return lake.read_files(file.path for file in staged.tables["checkpoint"].files)[entry.number]
+    parts = lake.step(lambda: lake.read_files_by_slice(path).get(entry.number))
     if parts is None:
         raise CheckFailedError("rows are unaccounted for: the checkpoint is empty")
     [state] = parts

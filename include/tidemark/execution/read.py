@@ -33,8 +33,20 @@ def read_job_input(spark: SparkSession, spec: JobSpec) -> JobInput:
         InputError: Rows were deleted or changed that earlier slices have read, or that rerun slices need again.
         SliceOrderError: Another process has rerun the previous slice since the ledger was read.
     """
+    spec.plan.grid.check_time_zone(spark, spec.slices)
+    rows = read_input_rows(spec).withColumn("lane", F.lit(0))
+    if spec.predecessor is None:
+        return JobInput(rows, None)
+    return JobInput(rows, _read_carried_rows(spark, spec, spec.predecessor).withColumn("lane", F.lit(0)))
+
+
+def read_input_rows(spec: JobSpec) -> DataFrame:
+    """Read the rows of both inputs that a job replays (`StoredInput.read_slices`), at the plan's versions.
+
+    Raises:
+        InputError: Rows were deleted or changed that earlier slices have read, or that rerun slices need again.
+    """
     plan, first = spec.plan, spec.slices[0]
-    plan.grid.check_time_zone(spark, spec.slices)
     earlier_entries = [entry for entry in spec.ledger.entries.values() if entry.number < first]
     consumed_by_side = [consumed_versions(earlier_entries, side) for side in range(len(plan.inputs))]
     if spec.late_arrival_policy != "append":  # Do not read late-arriving rows of earlier slices.
@@ -45,10 +57,7 @@ def read_job_input(spark: SparkSession, spec: JobSpec) -> JobInput:
             source.changes.require_rereadable(plan.grid, reads(rerun_entries, side))
         else:
             source.changes.require_unchanged(plan.grid, first, consumed, plan.reprocess_command)
-    rows = read_input_slices(plan.inputs, plan.grid, spec.slices, consumed_by_side).withColumn("lane", F.lit(0))
-    if spec.predecessor is None:
-        return JobInput(rows, None)
-    return JobInput(rows, _read_carried_rows(spark, spec, spec.predecessor).withColumn("lane", F.lit(0)))
+    return read_input_slices(plan.inputs, plan.grid, spec.slices, consumed_by_side)
 
 
 def _read_carried_rows(spark: SparkSession, spec: JobSpec, predecessor: Entry) -> DataFrame:
