@@ -7,7 +7,7 @@ from airflow.providers.standard.operators import hitl
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 
 from tests.dags.conftest import TaskStateStore
-from tests.dags.slice_lake import NOT_NULL, SliceLake
+from tests.dags.slice_lake import LATE, NOT_NULL, SliceLake
 from tidemark.airflow import Project, withheld_slices
 from tidemark.airflow.approval import ApproveSlices
 from tidemark.airflow.operators import RunSlices
@@ -27,6 +27,8 @@ def slices(tmp_path):
     lake.add(range(5))
     lake.add(range(5, 6), quality="quarantined", quarantined=1, quality_results=FAILURE % NOT_NULL)
     lake.write()
+    for table in ("emissions", "late", "checkpoint"):
+        lake.write_table(table, [], LATE)
     return lake
 
 
