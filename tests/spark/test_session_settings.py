@@ -48,3 +48,8 @@ def test_get_event_log_location_missing_folder_raises(tmp_path, monkeypatch):
 
     monkeypatch.delenv(EVENT_LOGS_VARIABLE)
     assert get_event_log_location() is None
+
+
+@pytest.mark.parametrize("brief", [True, False])
+def test_create_java_options_compiles_huge_methods(tmp_path, brief):
+    assert "-XX:-DontCompileHugeMethods" in create_java_options(tmp_path, brief=brief)
