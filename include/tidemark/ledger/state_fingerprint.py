@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from itertools import accumulate
 
 import pandas as pd
@@ -53,25 +54,19 @@ def state_parts(checkpoint: DataFrame, join: Join) -> DataFrame:
         Columns `side`, `since` and `until` (slice numbers, since <= n < until), `rows` (number of rows that begin),
         `high` and `low` (sums of the halves of their hashes).
     """
-    since = F.col("carried_from")
-    parts = F.array(F.struct(since.alias("since"), F.col(ROW_HASH).alias("hash"), F.lit(1).alias("rows")))
-    no_parts, dtypes = F.slice(parts, 1, 0), dict(checkpoint.dtypes)
-    later_parts = []
-    for name in (name for name in join.slice_valued_columns if name in dtypes):
-        label = F.lit(name)
-        if dtypes[name].startswith("map<"):
-            entries = _later_parts(F.map_values(name), label, F.map_keys(name))
-        else:
-            entries = F.when(F.col(name).isNotNull(), _later_parts(F.array(name), label, F.array(label)))
-        later_parts.append(F.coalesce(entries, no_parts))
-    exploded = checkpoint.select(
-        "side", F.col("carried_until").alias("until"), F.explode(F.concat(parts, *later_parts)).alias("part")
-    )
-    part = F.col("part")
-    return exploded.groupBy("side", part["since"].alias("since"), "until").agg(
-        F.sum(part["rows"]).alias("rows"),
-        F.sum(F.shiftrightunsigned(part["hash"], 32)).alias("high"),
-        F.sum(part["hash"].bitwiseAND(F.lit(_HALF - 1))).alias("low"),
+    since, until = F.col("carried_from").alias("since"), F.col("carried_until").alias("until")
+    parts = checkpoint.select("side", since, until, F.col(ROW_HASH).alias("hash"), F.lit(1).alias("rows"))
+    dtypes = dict(checkpoint.dtypes)
+    if names := [name for name in join.slice_valued_columns if name in dtypes]:
+        # A query of its own, because few rows have such a value, and Spark skips row groups without any.
+        with_value = checkpoint.where(reduce(Column.__or__, (F.col(name).isNotNull() for name in names)))
+        later_parts = F.explode(F.concat(*(_later_parts(name, dtypes[name]) for name in names)))
+        later = with_value.select("side", until, later_parts.alias("part"))
+        parts = parts.unionByName(later.select("side", "part.since", "until", "part.hash", F.lit(0).alias("rows")))
+    return parts.groupBy("side", "since", "until").agg(
+        F.sum("rows").alias("rows"),
+        F.sum(F.shiftrightunsigned("hash", 32)).alias("high"),
+        F.sum(F.col("hash").bitwiseAND(F.lit(_HALF - 1))).alias("low"),
     )
 
 
@@ -104,14 +99,18 @@ def compute_fingerprints(
     }
 
 
-def _later_parts(slices: Column, label: Column, keys: Column) -> Column:
-    """Build parts of a row from an array of slices and one of keys, which identify the values it got in them."""
+def _later_parts(name: str, dtype: str) -> Column:
+    """Return the parts for the values that a row got in a column, as an array of structs of `since` and `hash`."""
+    column, label = F.col(name), F.lit(name)
+    is_map = dtype.startswith("map<")
+    slices, keys = (F.map_values(column), F.map_keys(column)) if is_map else (F.array(column), F.array(label))
 
     def part(since: Column, key: Column) -> Column:
         later = F.greatest(since, F.col("carried_from")).alias("since")
-        return F.struct(later, F.xxhash64(F.col(ROW_HASH), label, key, since).alias("hash"), F.lit(0).alias("rows"))
+        return F.struct(later, F.xxhash64(F.col(ROW_HASH), label, key, since).alias("hash"))
 
-    return F.zip_with(slices, keys, part)
+    parts = F.zip_with(slices, keys, part)
+    return F.when(column.isNotNull(), parts).otherwise(F.slice(parts, 1, 0))
 
 
 def _hashable(name: str, dtype: T.DataType) -> Column:
