@@ -86,6 +86,13 @@ class JobRows:
         """
         return self._union_candidates_and_carried(self.on_time, late_condition)
 
+    def split_participating(self) -> tuple[DataFrame, DataFrame]:
+        """Return the rows of `select_participating` in two parts: those of `on_time`, and the others.
+
+        Spark generates code for a filter or a broadcast join of one part, but not after the union of both.
+        """
+        return self.on_time, self._union_candidates_and_carried(self.on_time.where(F.lit(False)), None)
+
     def select_retention_candidates(self, late_condition: Column | None = None) -> DataFrame:
         """Select participating rows without most of those that are evicted in the slice of their arrival."""
         return self._union_candidates_and_carried(self.retained, late_condition)

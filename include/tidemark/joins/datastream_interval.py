@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from typing_extensions import override
 
-from tidemark.config.sides import SIDES, SideName
+from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.joins.base import (
     EMISSION_COLUMNS,
     JobRows,
@@ -107,12 +107,15 @@ def join_by_interval(
     upper: Column,
     labels: tuple[str, ...],
     condition: Column,
-    small_side: SideName | None = None,
+    *,
+    repeated_side: SideName = "right",
+    is_broadcast: bool = False,
 ) -> DataFrame:
     """Join rows with equal keys and `lower <= right event time - left event time <= upper`.
 
     Spark would cross all rows of a key and then filter, so event times are binned. A bin is twice as wide as the
-    interval, so a right row reaches one or two bins. Rounding towards zero makes the bin around 1970 even wider.
+    interval, so a row of one side is repeated in one or two bins. Rounding towards zero makes the bin around 1970 even
+    wider.
 
     Args:
         rows: Rows of both sides with `side`, `event_time`, `labels`, `key_*` and `left` or `right`.
@@ -120,7 +123,8 @@ def join_by_interval(
         upper: Upper bound, inclusive.
         labels: Further columns of both rows that the condition or the caller reads.
         condition: Condition over `left_*` and `right_*` of event time and labels. It must include the bounds.
-        small_side: Side with few rows, which is broadcast.
+        repeated_side: Side of which rows are repeated, the one with fewer rows.
+        is_broadcast: True to broadcast the rows of this side.
 
     Returns:
         Pairs with `left_*` and `right_*` of event time and labels, the keys, and `left` and `right`.
@@ -130,12 +134,15 @@ def join_by_interval(
     rows = rows.where(~has_null_key(rows))  # they match nothing, and would skew a few tasks
     left, left_row = flatten_side(rows, "left", keys, labels)
     right, right_row = flatten_side(rows, "right", keys, labels)
-    times = F.col("left_event_time"), F.col("right_event_time")
-    bins = F.sequence(trunc_div(times[1] - upper, size), trunc_div(times[1] - lower, size))
     columns = [f"{side}_{name}" for side in SIDES for name in ("event_time", *labels)]
-    left, right = left.withColumn("bin", trunc_div(times[0], size)), right.withColumn("bin", F.explode(bins))
-    left = F.broadcast(left) if small_side == "left" else left
-    right = F.broadcast(right) if small_side == "right" else right
+    times = {side: F.col(f"{side}_event_time") for side in SIDES}
+    own, other = times[repeated_side], times[OTHER[repeated_side]]
+    nearest, farthest = (own + lower, own + upper) if repeated_side == "left" else (own - upper, own - lower)
+    bins = F.explode(F.sequence(trunc_div(nearest, size), trunc_div(farthest, size)))
+    repeated = (left if repeated_side == "left" else right).withColumn("bin", bins)
+    repeated = F.broadcast(repeated) if is_broadcast else repeated
+    single = (right if repeated_side == "left" else left).withColumn("bin", trunc_div(other, size))
+    left, right = (repeated, single) if repeated_side == "left" else (single, repeated)
     return left.join(right, [*keys, "bin"]).where(condition).select(*columns, *keys, left_row, right_row)
 
 

@@ -57,7 +57,7 @@ from tidemark.joins.sql_interval.labels import (
     with_match_state,
 )
 from tidemark.joins.sql_interval.last_cleanup import LastCleanups
-from tidemark.joins.sql_interval.late_materialization import can_broadcast
+from tidemark.joins.sql_interval.late_materialization import broadcast_if_small, can_broadcast
 from tidemark.joins.sql_interval.late_pairs import (
     number_late_candidates,
     number_late_rows,
@@ -84,7 +84,7 @@ from tidemark.joins.sql_interval.overdue_rows import (
 from tidemark.joins.sql_interval.timer_selection import find_overdue_rows
 from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.spark.materialization import materialize
+from tidemark.spark.materialization import materialize, materialize_and_count
 from tidemark.timegrid.time_columns import as_json
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.restarted_lane import epoch_column
@@ -187,7 +187,7 @@ class SqlIntervalJoin(Join):
             overdue_rows = OverdueRows(materialize(removed_rows), overdue_count)
             others = rows.where(~is_overdue())
             rows = with_eviction_slice(overdue_rows.rows.unionByName(others, allowMissingColumns=True))
-        late_pairs = materialize(pair_late_rows(late_rows, rows, self.rules, first_slice, is_small=False))
+        late_pairs = materialize(pair_late_rows(late_rows, [rows], self.rules, first_slice, is_small=False))
         is_tracked = F.col("is_tracked")
         return _LabelledRows(rows, rows.where(is_tracked), rows.where(~is_tracked), late_pairs, overdue_rows), cleanups
 
@@ -200,20 +200,26 @@ class SqlIntervalJoin(Join):
         """
         watermarks, first_slice = job_rows.watermarks, job_rows.watermarks.first_slice
         numbered_rows, late_rows, count = number_late_candidates(job_rows, self.rules)
-        rows = label_caching(numbered_rows.select_participating(), self.rules)
-        stateful_rows = label_caching(numbered_rows.select_retention_candidates(), self.rules)
+        label = partial(label_caching, rules=self.rules)
+        rows, stateful_rows = (
+            label(numbered_rows.select_participating()),
+            label(numbered_rows.select_retention_candidates()),
+        )
         late_pairs = pair_late_rows(
             with_match_state(late_rows, self.condition, first_slice),
-            with_match_state(rows, self.condition, first_slice),
+            [
+                with_match_state(label(part), self.condition, first_slice)
+                for part in numbered_rows.split_participating()
+            ],
             self.rules,
             first_slice,
             is_small=can_broadcast(count),
         )
         late_pairs = materialize(late_pairs)
-        label = partial(label_caching, rules=self.rules)
         overdue_rows = find_overdue_rows(
             select_expired_partners(late_pairs),
             stateful_rows,
+            job_rows.carried,
             label,
             exact_rows,
             first_slice,
@@ -295,7 +301,7 @@ class SqlIntervalJoin(Join):
             overdue_pairs = select_matches(select_overdue_matches(rows.late_pairs, rows.overdue_rows), is_tracked=True)
             tracked_pairs = tracked_pairs.unionByName(overdue_pairs)
             pairs = pairs.unionByName(overdue_pairs.select(*pairs.columns))
-        first_matches = materialize(find_first_matches(tracked_pairs))
+        first_matches = broadcast_if_small(*materialize_and_count(find_first_matches(tracked_pairs)))
         joined = to_emissions(pairs, F.lit("matched"))
         if can_pad:
             is_padded = F.col("eviction_slice").isNotNull() & F.col("first_match_slice").isNull() & self._is_padded

@@ -46,6 +46,7 @@ _SCAN_SCHEMA = "bucket_number long, side string, first_bucket long, last_lookup_
 def find_overdue_rows(
     expired_partners: DataFrame,
     stateful_rows: DataFrame,
+    carried: DataFrame | None,
     label: RowFilter,
     exact_rows: ExactRows,
     first_slice: int,
@@ -55,29 +56,32 @@ def find_overdue_rows(
 
     Args:
         expired_partners: Rows in range of a late row that have expired at its arrival.
-        stateful_rows: Labelled rows that may outlive their slice, or that arrived after such a row.
+        stateful_rows: Rows that may outlive their slice, or that arrived after such a row, carried ones included.
+        carried: Rows carried from the slice before the job; None for none.
         label: Function that labels rows (`labels.label_caching`).
         exact_rows: Access to rows with exact watermarks.
         first_slice: First slice of the job.
         expiry_delays: Time from a row's event time to its expiry by side, ms; None if lanes differ.
     """
-    state = label(select_narrow(stateful_rows))
-    carried = state.where(F.col("bucket_number").isNull())
-    carried_overdue, carried_count = materialize_and_count(carried.where(is_overdue()))
-    candidates = find_inversions(state).unionByName(carried_overdue)
-    names = expired_partners.columns
-    candidates = candidates.select(*names).unionByName(expired_partners.where(F.col("cleanup_time").isNull()))
-    scan_buckets, last_bucket = _list_scan_buckets(exact_rows, expiry_delays), -1
-    if carried_count:
-        [[longest]] = carried_overdue.agg(F.max("cleanup_time")).collect()
-        is_before = exact_rows.buckets["combined_before"] < longest
-        last_bucket = int(exact_rows.buckets.loc[is_before, "bucket_number"].max()) if is_before.any() else -1
+    names, last_bucket = expired_partners.columns, -1
+    candidates = find_inversions(label(select_narrow(stateful_rows))).select(*names)
+    candidates = candidates.unionByName(expired_partners.where(F.col("cleanup_time").isNull()))
+    scan_buckets = _list_scan_buckets(exact_rows, expiry_delays)
+    if carried is not None:
+        carried = label(select_narrow(carried))
+        carried_overdue, carried_count = materialize_and_count(carried.where(is_overdue()))
+        candidates = candidates.unionByName(carried_overdue.select(*names))
+        if carried_count:
+            [[longest]] = carried_overdue.agg(F.max("cleanup_time")).collect()
+            is_before = exact_rows.buckets["combined_before"] < longest
+            last_bucket = int(exact_rows.buckets.loc[is_before, "bucket_number"].max()) if is_before.any() else -1
     selection = TimerSelection.create(candidates, scan_buckets, last_bucket)
     if not selection.count:
         return None
     cache_rows = exact_rows.select(lambda rows: selection.select_rows(rows.drop(*SIDES)), select_all)
     cache_rows = materialize(label(select_narrow(cache_rows.where(F.col("rejected").isNull()))))
-    timed_rows = with_cleanup_time(cache_rows.unionByName(selection.select_carried(carried)), is_small=False)
+    timed_rows = cache_rows if carried is None else cache_rows.unionByName(selection.select_carried(carried))
+    timed_rows = with_cleanup_time(timed_rows, is_small=False)
     lookups = select_certain_lookups(cache_rows, first_slice)
     return OverdueRows.create(with_removing_lookup(selection.select_overdue(timed_rows), lookups))
 
