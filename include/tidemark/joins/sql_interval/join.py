@@ -113,7 +113,7 @@ class SqlIntervalJoin(Join):
     Carried rows have these columns:
 
     - `watermark`: the watermark at the row's arrival, ms.
-    - `first_match_slice`: the slice of its first match.
+    - `first_match_slice`: the slice of its first match; null if the join does not pad its side.
     - `cleanup_time`: the least watermark at which a timer removes it, ms.
     - `timer_slice`: the slice in which the cache's timer was set for this row; only if the lane must be replayed.
     - `removal_slice`: the slice that removed it from the cache, if it is carried until its timer fires; only from
@@ -168,6 +168,11 @@ class SqlIntervalJoin(Join):
     @property
     def _wait(self) -> Column:
         return self.rules.wait_for_side(F.col("side"))
+
+    @property
+    def _padded_sides(self) -> list[SideName]:
+        """Sides of which the join of some lane pads unmatched rows."""
+        return [side for side in SIDES if self.join_type.types.intersection(PADDING_TYPES[side])]
 
     @property
     def _is_padded(self) -> Column:
@@ -283,42 +288,45 @@ class SqlIntervalJoin(Join):
         return counts
 
     def _join_closed_form(self, rows: _LabelledRows, job_rows: JobRows) -> JoinResult:
-        """Compute the outputs of the lanes with a closed form.
-
-        An outer join needs the first match of all rows, to pad the others. An inner join needs it only to report the
-        outcome of late rows that were not cached, for which few pairs are enough.
-        """
-        first_slice, can_pad = job_rows.watermarks.first_slice, bool(self.join_type.types - {"inner"})
+        """Compute the outputs of the lanes with a closed form."""
+        first_slice, padded_sides = job_rows.watermarks.first_slice, self._padded_sides
         select_matches = partial(filter_matches, condition=self.condition)
-        on_time_pairs = self._pair_on_time_rows(rows.all_rows, first_slice, is_tracked=can_pad)
-        pairs = select_matches(on_time_pairs, is_tracked=can_pad)
-        pairs = pairs.unionByName(select_matches(rows.late_pairs.where(~F.col("is_expired")), is_tracked=can_pad))
-        if can_pad:
-            tracked_pairs = pairs = materialize(pairs)
-        else:
-            tracked_pairs = select_matches(select_uncached_matches(rows.late_pairs), is_tracked=True)
+        on_time_pairs = self._pair_on_time_rows(rows.all_rows, first_slice, is_tracked=bool(padded_sides))
+        late_pairs = rows.late_pairs.where(~F.col("is_expired"))
+        pairs = select_matches(on_time_pairs, is_tracked=bool(padded_sides)).unionByName(
+            select_matches(late_pairs, is_tracked=bool(padded_sides))
+        )
+        pairs = materialize(pairs) if padded_sides else pairs
+        outcome_pairs = select_matches(select_uncached_matches(rows.late_pairs), is_tracked=True)
         if rows.overdue_rows is not None:
             overdue_pairs = select_matches(select_overdue_matches(rows.late_pairs, rows.overdue_rows), is_tracked=True)
-            tracked_pairs = tracked_pairs.unionByName(overdue_pairs)
             pairs = pairs.unionByName(overdue_pairs.select(*pairs.columns))
-        first_matches = broadcast_if_small(*materialize_and_count(find_first_matches(tracked_pairs)))
+            outcome_pairs = outcome_pairs.unionByName(overdue_pairs)
         joined = to_emissions(pairs, F.lit("matched"))
-        if can_pad:
+        tracked = buffered = rows.tracked.drop("removing_lookup", "lookup_number")
+        if padded_sides:
+            first_matches = broadcast_if_small(*materialize_and_count(find_first_matches(pairs, padded_sides)))
             is_padded = F.col("eviction_slice").isNotNull() & F.col("first_match_slice").isNull() & self._is_padded
             padded_rows = with_first_match(rows.all_rows, first_matches).where(is_padded)
             padded_rows = padded_rows.withColumn("slice", F.greatest("slice", "eviction_slice"))
             joined = joined.unionByName(_to_padded_emissions(padded_rows))
-        tracked = with_first_match(rows.tracked.drop("removing_lookup", "lookup_number"), first_matches)
+            buffered = with_first_match(tracked, first_matches)
+        # Late rows have an outcome besides `cached` only if they are not cached, and few pairs have such rows.
+        late_matches = broadcast_if_small(*materialize_and_count(find_first_matches(outcome_pairs, SIDES)))
         rejected = add_late_reason(job_rows.late_candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
         columns = [*job_rows.late_candidates.columns, "reason", "window_start", "window_end"]
         rejected = rejected.select(*columns, F.lit(None).cast("string").alias("outcome"))
         return JoinResult(
             joined=joined,
-            late=self._select_late(tracked, job_rows).unionByName(rejected),
-            buffered=tracked
-            if rows.untracked is None
-            else tracked.unionByName(rows.untracked.select(*tracked.columns)),
+            late=self._select_late(with_first_match(tracked, late_matches), job_rows).unionByName(rejected),
+            buffered=self._drop_needless_matches(
+                buffered if rows.untracked is None else buffered.unionByName(rows.untracked.select(*buffered.columns))
+            ),
         )
+
+    def _drop_needless_matches(self, rows: DataFrame) -> DataFrame:
+        """Keep the first match of rows that may be padded. That of others depends on whether the lane is replayed."""
+        return rows.withColumn("first_match_slice", F.when(self._is_padded, F.col("first_match_slice")))
 
     def _pair_on_time_rows(self, rows: DataFrame, first_slice: int, *, is_tracked: bool) -> DataFrame:
         """Pair rows that are carried, or cached and on time, by their event times alone.
@@ -380,7 +388,7 @@ class SqlIntervalJoin(Join):
             result,
             joined=result.joined.unionByName(to_emissions(emitted_rows, F.col("role"), F.col("emitting_watermark"))),
             late=result.late.unionByName(self._select_late(states, job_rows)),
-            buffered=result.buffered.unionByName(states.select(*result.buffered.columns)),
+            buffered=result.buffered.unionByName(self._drop_needless_matches(states).select(*result.buffered.columns)),
             timelines=cleanups.to_timelines(last_cleanups),
         )
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from tidemark.config.sides import SideName
 from tidemark.formatting import quote_identifier
 from tidemark.joins.base import CAUSE_COLUMNS, EMISSION_COLUMNS, EMISSION_ORDER_TYPE, later_position
 from tidemark.joins.keys import key_columns
@@ -58,11 +61,12 @@ def filter_matches(pairs: DataFrame, condition: str | None, *, is_tracked: bool)
     return matches.select("_pair.*")
 
 
-def find_first_matches(pairs: DataFrame) -> DataFrame:
-    """Find the slice of each matched row's first match in the job, by key and `match_hash`."""
-    keys, match_hashes = key_columns(pairs), F.array("left_match_hash", "right_match_hash")
-    matched = pairs.select(*keys, "slice", F.explode(match_hashes).alias("match_hash"))
-    return matched.groupBy(*keys, "match_hash").agg(F.min("slice").alias("first_match_in_job"))
+def find_first_matches(pairs: DataFrame, sides: Sequence[SideName]) -> DataFrame:
+    """Find the slice of each matched row's first match in the job, by key and `match_hash`, for rows of some sides."""
+    match_hashes = [F.col(f"{side}_match_hash") for side in sides]
+    match_hash = match_hashes[0] if len(match_hashes) == 1 else F.explode(F.array(*match_hashes))
+    matched = pairs.select(*key_columns(pairs), "slice", match_hash.alias("match_hash"))
+    return matched.groupBy(*key_columns(pairs), "match_hash").agg(F.min("slice").alias("first_match_in_job"))
 
 
 def with_first_match(rows: DataFrame, first_matches: DataFrame) -> DataFrame:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from typing_extensions import override
 
+from tidemark.config.sides import SIDES
 from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason, row_position
 from tidemark.joins.datastream_interval import join_by_interval
 from tidemark.joins.keys import key_columns
@@ -78,7 +79,7 @@ class ProcessingTimeJoin(Join):
         states, joined = rows, to_emissions(pairs, F.lit("matched"))
         late_outputs = [add_late_reason(rejected, F.col("rejected"))]
         if self._has_padding:
-            first_matches = materialize(find_first_matches(pairs))
+            first_matches = materialize(find_first_matches(pairs, SIDES))
             states = with_first_match(self._with_removal_slice(rows, job_rows.watermarks), first_matches)
             is_unmatched = F.col("first_match_slice").isNull() & is_padded(F.col("side"), self.join_type)
             is_removed = F.col("removal_slice").isNotNull() & (F.col("removal_slice") >= first_slice)
