@@ -19,6 +19,8 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.execution.output_stream import add_drain, list_output_watermarks, place_emissions
 from tidemark.execution.replay import ReplayResult
 from tidemark.joins.base import Join
+from tidemark.joins.datastream_interval import DatastreamIntervalJoin
+from tidemark.joins.session_window import SessionWindowJoin
 from tidemark.joins.upstream_windows import with_upstream_windows
 from tidemark.joins.window import WindowJoin
 from tidemark.planning.replay_strategy import ReplayLimits
@@ -77,7 +79,9 @@ class ChainAdapter:
         return with_overrides(self.second.create_pipeline(), left)
 
     def create_second_join(self, join: Join) -> Join:
-        """Return the second join over the windows of the first one, if that is a window join of Flink SQL."""
+        """Return the second join over the output of the first one."""
+        if isinstance(join, SessionWindowJoin | DatastreamIntervalJoin):
+            return replace(join, upstream_sides=("left",))
         if not isinstance(join, WindowJoin):
             return join
         event_times: dict[SideName, str] = {"left": "ts"} if self.vector["first"]["dialect"] == "sql_window" else {}

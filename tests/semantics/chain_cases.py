@@ -88,6 +88,34 @@ def vectors(draw):
     return {**vector, "expected": compute_expected(vector)}
 
 
+def list_vectors_of_late_firings():
+    """Return vectors in which a late row of A matches several rows of B, and each pair fires a window of its own.
+
+    A pair of the first join is late for the second one too, so that it fires with all pairs before it. The row of A is
+    in two sliding windows, of which the later one fires first.
+    """
+    times = [("B", 31), *[("B", 32)] * 5, ("C", 34), ("A", 42), ("B", 43), ("C", 41), ("A", 33)]
+    rows = [
+        {"side": side, "key": "a", "key2": "a", "ts": ts, "id": f"{side.lower()}{at}"}
+        for at, (side, ts) in enumerate(times)
+    ]
+    session, sliding = {"window": "session", "gap": 2}, {"window": "sliding", "size": 4, "slide": 2}
+    windows = [{**window, "allowed_lateness": 8} for window in (session, sliding, {"window": "tumbling", "size": 12})]
+    vectors = [
+        {
+            "name": f"late firings of {first['window']} and {second['window']} windows",
+            "first": {"dialect": "datastream_window", "params": first},
+            "second": {"dialect": "datastream_window", "params": second, "key": "b_key2"},
+            "watermark": {"kind": "sql", "delay_ms_a": 5, "delay_ms_b": 2, "delay_ms_c": 6},
+            "drain": False,
+            "events": rows,
+        }
+        for first in windows[:2]
+        for second in windows
+    ]
+    return [{**vector, "expected": compute_expected(vector)} for vector in vectors]
+
+
 def may_never_end(vector):
     """Return True if timers of the second join may loop for ever at the end of the input (section 4)."""
     if {vector["first"]["dialect"], vector["second"]["dialect"]} != {"sql_interval"}:

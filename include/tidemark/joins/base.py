@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.config.dialect_support import TICK_MICROS
-from tidemark.config.sides import SIDES
+from tidemark.config.output_stream import EMISSION_ORDER
+from tidemark.config.sides import SIDES, SideName
 from tidemark.timegrid.time_columns import as_json, floor_div
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Timeline
@@ -174,6 +175,25 @@ class Join(ABC):
 def row_position(prefix: str = "") -> Column:
     """Return a row's position in the stream as a struct, from columns with a prefix such as `left_`."""
     return F.struct(*(F.col(f"{prefix}{name}").alias(name) for name in POSITION_TYPE.names))
+
+
+def compute_order_in_event(side: SideName, upstream_sides: Collection[SideName]) -> Column:
+    """Return the order of a side's row among those that one event of the previous join emits, as an array.
+
+    It is empty for a row of a table.
+
+    Args:
+        side: The side, whose row is a struct column.
+        upstream_sides: Sides whose rows are the output of another join.
+    """
+    empty = F.array().cast(EMISSION_ORDER_TYPE)
+    return F.coalesce(F.col(side)[EMISSION_ORDER], empty) if side in upstream_sides else empty
+
+
+def order_in_event(upstream_sides: Collection[SideName]) -> Column:
+    """Return `compute_order_in_event` of rows with `side`."""
+    left, right = (compute_order_in_event(side, upstream_sides) for side in SIDES)
+    return F.when(F.col("side") == "left", left).otherwise(right)
 
 
 def no_position() -> Column:

@@ -16,6 +16,7 @@ from tidemark.joins.base import (
     Join,
     JoinResult,
     add_late_reason,
+    compute_order_in_event,
     later_position,
     row_position,
 )
@@ -31,6 +32,8 @@ class DatastreamIntervalJoin(Join):
     """Flink's `intervalJoin`: an inner join with late rows in the side output."""
 
     rules: IntervalRules
+    upstream_sides: tuple[SideName, ...] = ()
+    """Inputs that are the output of another join, of which one event may emit several rows."""
 
     labels: ClassVar[tuple[str, ...]] = ("slice", "watermark", "clock", "tiebreak")
     """Columns that determine which pairs of a row are emitted, and when."""
@@ -87,18 +90,22 @@ class DatastreamIntervalJoin(Join):
             "window_end": F.lit(None).cast("long"),
             "emitting_row": later_position(),
             "emitting_watermark": F.lit(None).cast("long"),
-            "emission_order": F.when(row_position("left_") <= row_position("right_"), _buffer_order("left")).otherwise(
-                _buffer_order("right")
-            ),
+            "emission_order": F.when(
+                row_position("left_") <= row_position("right_"), self._order_pair("left", "right")
+            ).otherwise(self._order_pair("right", "left")),
         }
         condition = self.rules.is_within(*times) & ~self._is_evicted_before_match() & (later >= first_slice)
         pairs = join_by_interval(rows, self.rules.lower, self.rules.upper, self.labels, condition)
         return pairs.select(*(column.alias(name) for name, column in columns.items()), *EMISSION_COLUMNS[-2:])
 
+    def _order_pair(self, buffered: SideName, arriving: SideName) -> Column:
+        """Return the order of a pair among those of one event: by the arriving row, then by the buffered one.
 
-def _buffer_order(side: SideName) -> Column:
-    """Return the order in which the engine reads a buffered row: by its event time, then by its arrival."""
-    return F.array(*(F.col(f"{side}_{name}") for name in ("event_time", "clock", "tiebreak")))
+        The engine reads buffered rows by their event time, then by their arrival.
+        """
+        place = F.array(*(F.col(f"{buffered}_{name}") for name in ("event_time", "clock", "tiebreak")))
+        orders = {side: compute_order_in_event(side, self.upstream_sides) for side in SIDES}
+        return F.concat(orders[arriving], place, orders[buffered])
 
 
 def join_by_interval(

@@ -64,7 +64,7 @@ def create_join(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, St
         selects_exact_rows = not pipeline.output_stream or pipeline.join.type == "inner"
         return SqlIntervalJoin(rules, join_type, condition, selects_exact_rows)
     interval_join = RestartedIntervalJoin if pipeline.restarts else DatastreamIntervalJoin
-    return interval_join(flink_datastream.IntervalRules.from_config(pipeline.join.interval))
+    return interval_join(flink_datastream.IntervalRules.from_config(pipeline.join.interval), tuple(pipeline.upstreams))
 
 
 def create_lane(
@@ -181,7 +181,10 @@ def _create_window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
         return _create_custom_trigger_join(pipeline, settings, rules)
     if settings.session:
         gap = lit_long(to_millis(settings.session.gap))
-        return SessionWindowJoin(gap, rules, join_type, is_sql, is_cogroup, emits_latest, condition, zone, is_irregular)
+        upstream_sides = tuple(pipeline.upstreams)
+        return SessionWindowJoin(
+            gap, rules, join_type, is_sql, is_cogroup, emits_latest, condition, zone, is_irregular, upstream_sides
+        )
     windows, has_late_firings = _create_windows(settings, zone=zone), join.allowed_lateness > timedelta()
     if is_sql:
         windows = with_upstream_windows(windows, _list_window_inputs(pipeline))

@@ -18,7 +18,17 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 from typing_extensions import override
 
-from tidemark.joins.base import POSITION_TYPE, JobRows, Join, JoinResult, add_late_reason, compute_row_hash, no_position
+from tidemark.config.sides import SideName
+from tidemark.joins.base import (
+    POSITION_TYPE,
+    JobRows,
+    Join,
+    JoinResult,
+    add_late_reason,
+    compute_row_hash,
+    no_position,
+    order_in_event,
+)
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import WindowTimerRules
 from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
@@ -32,7 +42,7 @@ _OUTCOME_SCHEMA = T.StructType([
     *(T.StructField(name, T.LongType()) for name in ("window_start", "window_end", "pane", "late_firing_slice")),
     T.StructField("emitting_row", POSITION_TYPE),
 ])  # fmt: skip
-_ORDER = ("clock", "tiebreak", "arrival_watermark", "side", "event_time", "row_hash")
+_ORDER = ("clock", "tiebreak", "arrival_watermark", "order_in_event", "side", "event_time", "row_hash")
 """Order of arrival. Rows at one position have one watermark, unless each has recorded its own."""
 
 
@@ -53,6 +63,8 @@ class SessionWindowJoin(Join):
     """Time zone of the bounds and gaps; None for UTC."""
     replays_all: bool = False
     """True if a session with a later end may be purged earlier, so that no run is surely a session."""
+    upstream_sides: tuple[SideName, ...] = ()
+    """Inputs that are the output of another join, of which one event may emit several rows."""
 
     needs_exact_watermarks = True
     carried_columns = ("left_watermark", "right_watermark", "watermark")
@@ -82,7 +94,13 @@ class SessionWindowJoin(Join):
         fired = fired.withColumn("slice", F.coalesce("late_firing_slice", "on_time_firing_slice"))
         fired = fired.where(F.col("slice") >= watermarks.first_slice)
         firing_watermark = None if self.is_cogroup else level
-        members = FiringMembers(fired, not self.has_sessions_by_side, self.zone, firing_watermark=firing_watermark)
+        members = FiringMembers(
+            fired,
+            is_keyed_by_start=not self.has_sessions_by_side,
+            zone=self.zone,
+            firing_watermark=firing_watermark,
+            upstream_sides=self.upstream_sides,
+        )
         joined = group_members(members) if self.is_cogroup else join_members(members, self.join_type, self.condition)
         late = replayed.where(F.col("role") == "late").withColumn("watermark", F.col("arrival_watermark"))
         late = late.select(*job_rows.late_candidates.columns)
@@ -100,11 +118,12 @@ class SessionWindowJoin(Join):
         """Replay runs; returns their rows once for each outcome, with the columns of `_OUTCOME_SCHEMA`."""
         run = [*self._session_keys(rows), "session"]
         is_first_of_run = F.row_number().over(Window.partitionBy(*run).orderBy(*_ORDER)) == 1
-        rows = rows.withColumn("row_hash", compute_row_hash(rows))
+        ties = {"order_in_event": order_in_event(self.upstream_sides), "row_hash": compute_row_hash(rows)}
+        rows = rows.transform(with_columns, ties)
         in_order = rows.withColumn("is_first_of_run", is_first_of_run).sortWithinPartitions(*run, *_ORDER)
         fields = [T.StructField(field.name, field.dataType) for field in in_order.schema]
         schema = T.StructType([*fields, *_OUTCOME_SCHEMA.fields])
-        return in_order.mapInArrow(_replay_batches, schema).drop("is_first_of_run", "row_hash")
+        return in_order.mapInArrow(_replay_batches, schema).drop("is_first_of_run", *ties)
 
     def _split_runs(self, rows: DataFrame, *, is_cached: bool) -> tuple[DataFrame, DataFrame]:
         """Split rows into those of runs that are sessions and those of other runs.

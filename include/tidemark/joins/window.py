@@ -10,15 +10,14 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from typing_extensions import override
 
-from tidemark.config.output_stream import EMISSION_ORDER
 from tidemark.config.sides import SideName
 from tidemark.joins.base import (
-    EMISSION_ORDER_TYPE,
     JobRows,
     Join,
     JoinResult,
     add_late_reason,
     compute_row_hash,
+    order_in_event,
     row_position,
 )
 from tidemark.joins.keys import key_columns
@@ -177,6 +176,7 @@ class WindowJoin(Join):
             is_keyed_by_epoch=self.fires_by_epoch,
             firing_watermark=None if self.is_cogroup else level,
             add_slice=add_slice,
+            upstream_sides=self.upstream_sides,
         )
         joined = group_members(members) if self.is_cogroup else join_members(members, self.join_type, self.condition)
         is_dropped = self.rules.is_dropped(F.col("event_time"), F.col("watermark"))
@@ -203,7 +203,7 @@ class WindowJoin(Join):
         with_late_rows = entered.where(~is_on_time).select(*window).distinct()
         rows = entered.join(with_late_rows, window, "semi")
         by_window = Window.partitionBy(*window)
-        order = ("clock", "tiebreak", self._order_within_event, "side", "event_time", compute_row_hash(rows))
+        order = ("clock", "tiebreak", order_in_event(self.upstream_sides), "side", "event_time", compute_row_hash(rows))
         last_on_time_pane = F.max(is_on_time.cast("int")).over(by_window) - 1
         late_pane = F.col("last_on_time_pane") + F.row_number().over(by_window.orderBy("arrival_number"))
         rows = rows.withColumn("arrival_number", F.row_number().over(by_window.orderBy(*order)))
@@ -218,12 +218,6 @@ class WindowJoin(Join):
         )
         members = rows.drop("slice").join(firings, window).where(F.col("arrival_number") <= F.col("last"))
         return members.drop("arrival_number", "last")
-
-    @property
-    def _order_within_event(self) -> Column:
-        """Order of a row among those that one event of the previous join emits; null for a row of an input."""
-        orders = (F.when(F.col("side") == side, F.col(f"{side}.{EMISSION_ORDER}")) for side in self.upstream_sides)
-        return F.coalesce(*orders, F.lit(None).cast(EMISSION_ORDER_TYPE)).alias("order")
 
     def _find_late(self, job_rows: JobRows) -> DataFrame:
         """Select rejected rows, and rows that are late for all or some of their windows."""

@@ -14,9 +14,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.config.sides import OTHER
+from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.formatting import quote_identifier
-from tidemark.joins.base import EMISSION_COLUMNS, no_position
+from tidemark.joins.base import EMISSION_COLUMNS, compute_order_in_event, no_position
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.expression_sandbox import parse_user_expression
@@ -40,6 +40,8 @@ class FiringMembers:
     """True if a window may fire once in each epoch of its job. The rows then have `firing_epoch`."""
     firing_watermark: Column | None = None
     """Watermark that fires a window on time, ms; None if `CAUSE_COLUMNS` are not needed."""
+    upstream_sides: tuple[SideName, ...] = ()
+    """Sides whose rows are the output of another join."""
     add_slice: Callable[[DataFrame], DataFrame] | None = None
     """Function that adds the `slice` of a firing by its window and `lane`, if `rows` have `lane` instead of `slice`."""
 
@@ -60,12 +62,24 @@ class FiringMembers:
         """`CAUSE_COLUMNS` of the emissions of a firing; empty if they are unknown."""
         if self.firing_watermark is None:
             return {}
-        positions = (f"{name}_of_{side}" for side in PADDING_TYPES for name in ("clock", "tiebreak"))
-        order = {"emission_order": F.array(*positions)}
-        if not self.has_emitting_rows:
-            return {"emitting_row": no_position(), "emitting_watermark": self.firing_watermark, **order}
-        row = F.coalesce(*(f"emitting_row_of_{side}" for side in PADDING_TYPES))
-        return {"emitting_row": row, "emitting_watermark": F.when(row.isNull(), self.firing_watermark), **order}
+        row = F.coalesce(*(f"emitting_row_of_{side}" for side in SIDES)) if self.has_emitting_rows else no_position()
+        order = F.concat(self._order_of_firing(row), *(self._order_of_row(side) for side in SIDES))
+        watermark = F.when(row.isNull(), self.firing_watermark)
+        return {"emitting_row": row, "emitting_watermark": watermark, "emission_order": order}
+
+    @staticmethod
+    def _order_of_firing(emitting_row: Column) -> Column:
+        """Return the order of a firing among those of one event, as an array.
+
+        A watermark fires windows in the order of their ends. A late row fires its windows from the last one on.
+        """
+        start = F.coalesce(*(f"start_of_{side}" for side in SIDES))
+        window = F.when(emitting_row.isNull(), F.col("window_end")).otherwise(-start)
+        return F.array(window, F.col("pane").cast("long"))
+
+    def _order_of_row(self, side: SideName) -> Column:
+        position = F.array(*(f"{name}_of_{side}" for name in ("clock", "tiebreak")))
+        return F.concat(position, compute_order_in_event(side, self.upstream_sides))
 
     @property
     def payload(self) -> list[str]:
