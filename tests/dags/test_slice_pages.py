@@ -35,7 +35,7 @@ READABLE = [
 ]  # fmt: skip
 LAST = "2025-01-02T06:00Z"
 """Start of the last slice, which was rejected."""
-STATIC = ["/slices.css", "/grid.js"]
+STATIC = ["/slices.css", "/grid.js", "/links.js"]
 MISSING = [
     "/pipelines/nothing",
     "/pipelines/nothing/slices/2025-01-01T05:00Z",
@@ -254,6 +254,55 @@ def test_slice_page_has_counts_reasons_results_and_commands(client, monkeypatch,
 )
 def test_slice_page_has_the_command_that_repairs_it(client, start, command):
     assert command in client("orders").get(f"/pipelines/orders/slices/{start}").text
+
+
+def add_pipeline(slices, *consequences):
+    """Add a pipeline with a stale slice at 00:00, and with an expectation for each value of `on_failure`."""
+    other = SliceLake.create(slices.file.parent, slices.lake, "payments")
+    columns = ("right_user", "left_user")
+    types = [f"expect_column_values_to_not_be_null, column: {column}" for column in columns]
+    rules = [f"{{type: {name}, on_failure: {value}}}" for name, value in zip(types, consequences, strict=False)]
+    text = other.file.read_text()
+    other.file.write_text(re.sub("quality: .*", f"quality: [{', '.join(rules)}]", text))
+    other.add(range(31), quarantined=0)
+    other.add(range(1, 2), is_stale=True)
+    return other
+
+
+def list_linked_dags(page):
+    """List the DAGs that a page links to, in the frame's parent."""
+    return re.findall(r'<a href="/below/dags/(\w+)" target="_parent">', page)
+
+
+@pytest.mark.parametrize(
+    ("consequences", "state", "dags"),
+    [
+        (["stop"], "stale", ["payments__repair", "payments__reprocess"]),
+        (["stop"], "rejected", ["payments__reprocess", "payments__waive"]),
+        (["quarantine"], "rejected", ["payments__reprocess"]),
+        (["quarantine"], "quarantined", ["payments__release", "payments__reprocess"]),
+        (["stop"], "quarantined", ["payments__reprocess"]),
+        (
+            ["stop", "quarantine"],
+            "rejected and quarantined",
+            [f"payments__{kind}" for kind in ("reprocess", "waive", "release")],
+        ),
+        (["warn"], "rejected", ["payments__reprocess"]),
+    ],
+)
+def test_slice_page_links_to_the_dags_that_the_pipeline_has(client, slices, consequences, state, dags):
+    other = add_pipeline(slices, *consequences)
+    if "quarantined" in state:
+        other.add(range(1, 2), quality="quarantined", quarantined=1)
+    other.write()
+    if "rejected" in state:
+        other.reject(1)
+
+    pages = [client("payments").get(f"/pipelines/payments{path}").text for path in ("/slices/2025-01-01T01:00Z", "")]
+
+    assert [list_linked_dags(page) for page in pages] == [dags, dags]
+    assert all('<script src="/below/tidemark/links.js"' in page for page in pages)
+    assert ("The rejected rows cannot be released" in pages[0]) == ("rejected" in state)
 
 
 def test_rejected_slice_that_is_committed_has_to_be_reprocessed(client, slices):

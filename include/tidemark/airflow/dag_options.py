@@ -5,49 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from airflow.sdk import AssetAny, CronDataIntervalTimetable, DeltaDataIntervalTimetable, Param
 from airflow.sdk.bases.timetable import BaseTimetable
 from airflow.sdk.configuration import conf
 
 from tidemark.airflow.assets import slices_asset
+from tidemark.airflow.dag_kinds import Kind, has_dag
 from tidemark.airflow.project import Project, require_timetable
 from tidemark.airflow.table_watcher import watch_tables
 from tidemark.config import Pipeline, load_reference
-from tidemark.config.quality import OnFailure
 from tidemark.config.types import format_instant
 from tidemark.errors import PipelineFileError
 
-Kind = Literal["slice", "range", "reprocess", "repair", "release", "waive", "landed", "compare", "maintenance"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-TITLES: Mapping[Kind, str] = {
-    "slice": "slice by slice",
-    "range": "a range of slices at once",
-    "reprocess": "committed slices again",
-    "repair": "outdated slices again, after approval",
-    "release": "quarantined rows, released after approval",
-    "waive": "rejected slices, waived after approval",
-    "landed": "when rows land",
-    "compare": "compared with a streamed table",
-    "maintenance": "maintenance of its tables",
-}
 INSTANT: dict[str, Any] = {
     "type": "string",
     "format": "date-time",
     # Airflow shows a calendar for the format, but checks only the pattern.
     "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?$",
 }
-
-
-def has_consequence(pipeline: Pipeline, consequence: OnFailure) -> bool:
-    """Return True if a failed expectation on a slice has this consequence in a pipeline file."""
-    return any(expectation.per == "slice" and expectation.on_failure == consequence for expectation in pipeline.quality)
-
-
-def has_maintenance(pipeline: Pipeline) -> bool:
-    """Return True if a pipeline file has settings for maintenance."""
-    return pipeline.compact is not None or bool(pipeline.retention.model_fields_set)
 
 
 def _create_timetable(pipeline: Pipeline, file: Path, every: timedelta) -> BaseTimetable:
@@ -155,7 +132,7 @@ def _compare_options(pipeline: Pipeline, file: Path, _: Project) -> dict[str, An
 
 def _maintenance_options(pipeline: Pipeline, file: Path, _: Project) -> dict[str, Any]:
     """Schedule maintenance once a day without catch-up."""
-    if not has_maintenance(pipeline):
+    if not has_dag(pipeline, "maintenance"):
         raise PipelineFileError(f"{file}: compact: and retention: are missing. Set one of them to have maintenance.")
     return {
         "schedule": DeltaDataIntervalTimetable(timedelta(days=1)),

@@ -12,7 +12,7 @@ from airflow.sdk import BaseOperator, TriggerRule
 
 from tidemark.airflow.approval import APPROVE_TASK, PLAN_TASK, ApprovePlan, ApproveSlices
 from tidemark.airflow.assets import input_assets, output_assets
-from tidemark.airflow.dag_options import Kind
+from tidemark.airflow.dag_kinds import Kind
 from tidemark.airflow.operators import ReportSlices, RunSlices, VacuumTables, VerifyTables, WaitForInputs
 from tidemark.airflow.project import Project
 from tidemark.airflow.quality_tasks import (

@@ -25,7 +25,8 @@ from airflow.sdk import DAG, TaskGroup, get_parsing_context
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from tidemark.airflow.dag_options import KINDS, OPTIONS, TITLES, Kind, has_consequence, has_maintenance
+from tidemark.airflow.dag_kinds import KINDS, TITLES, Kind, format_dag_id, has_dag
+from tidemark.airflow.dag_options import OPTIONS
 from tidemark.airflow.dag_tasks import INTERVAL, TASKS, add_slice_tasks
 from tidemark.airflow.project import Project, document_pipeline
 from tidemark.airflow_provider.deadlines import DataIntervalEnd
@@ -126,7 +127,7 @@ class TidemarkDag(DAG):
             **kwargs,
         }
         super().__init__(
-            dag_id or f"{pipeline.name}__{kind}", default_args=defaults | dict(default_args or {}), **options
+            dag_id or format_dag_id(pipeline.name, kind), default_args=defaults | dict(default_args or {}), **options
         )
         with self:
             TASKS[kind](pipeline, path, project, spark_conf)
@@ -152,19 +153,8 @@ def pipeline_dags(project: Project, **options: Any) -> list[TidemarkDag]:
         TidemarkDag(file, kind, project=project, **options)
         for file, pipeline in project.pipelines()[0].items()
         for kind in KINDS
-        if _has_dag(pipeline, kind)
+        if has_dag(pipeline, kind)
     ]
-
-
-def _has_dag(pipeline: Pipeline, kind: Kind) -> bool:
-    conditions: dict[Kind, bool] = {
-        "release": has_consequence(pipeline, "quarantine"),
-        "waive": has_consequence(pipeline, "stop"),
-        "landed": pipeline.airflow.watch_inputs,
-        "compare": pipeline.compare is not None,
-        "maintenance": has_maintenance(pipeline),
-    }
-    return conditions.get(kind, True)
 
 
 def _find_by_file_name(project: Project, name: str) -> tuple[Path, Pipeline] | None:

@@ -10,6 +10,7 @@ from typing import Annotated
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user, requires_access_dag
 from fastapi import Depends, HTTPException, Request, status
 
+from tidemark.airflow.dag_kinds import format_dag_id
 from tidemark.airflow.project import Project
 from tidemark.airflow.web.pipeline_files import find_pipeline, list_pipelines, open_project
 from tidemark.config import Pipeline
@@ -26,7 +27,7 @@ def get_readable_pipeline(name: str, request: Request, user: GetUserDep, project
     The answer is 403 without permission, and 404 if there is no such pipeline. Permission is checked first, so that
     the answer does not show which pipelines exist.
     """
-    requires_access_dag("GET", param_dag_id=_get_dag_id(name))(request, user)
+    requires_access_dag("GET", param_dag_id=format_dag_id(name, "slice"))(request, user)
     pipeline = find_pipeline(project, name)
     if pipeline is None:
         raise HTTPException(
@@ -48,13 +49,9 @@ ReadablePipelinesDep = Annotated[list[Pipeline], Depends(list_readable_pipelines
 
 def _can_read(pipeline: Pipeline, request: Request, user: GetUserDep) -> bool:
     try:
-        requires_access_dag("GET", param_dag_id=_get_dag_id(pipeline.name))(request, user)
+        requires_access_dag("GET", param_dag_id=format_dag_id(pipeline.name, "slice"))(request, user)
     except HTTPException as error:
         if error.status_code != status.HTTP_403_FORBIDDEN:
             raise
         return False
     return True
-
-
-def _get_dag_id(name: str) -> str:
-    return f"{name}__slice"

@@ -58,7 +58,7 @@ def create_app() -> FastAPI:
     app.get("/pipelines/{name}/slices/{start}")(show_slice)
     app.get("/dags/{dag_id}")(show_dag)
     app.get("/slices.css")(get_style)
-    app.get("/grid.js")(get_script)
+    app.get("/{name}.js")(get_script)
     # A path without a route would be answered without a login.
     app.api_route("/{path:path}", methods=_ALL_METHODS)(refuse)
     app.exception_handler(StarletteHTTPException)(show_http_error)
@@ -131,9 +131,9 @@ def get_style() -> Response:
     return Response(read_template("slices.css.j2"), media_type="text/css")
 
 
-def get_script() -> Response:
-    """Return the script that moves between slices by the arrow keys."""
-    return Response(read_template("grid.js"), media_type="text/javascript")
+def get_script(name: Literal["grid", "links"]) -> Response:
+    """Return the script that moves between slices by the arrow keys, or that follows links to pages of Airflow."""
+    return Response(read_template(f"{name}.js"), media_type="text/javascript")
 
 
 def refuse() -> None:

@@ -120,12 +120,10 @@ def list_attention(slices: PipelineSlices, ended: int) -> Iterator[Attention]:
 
 
 def _group_by_commands(slices: PipelineSlices, state: State) -> list[range]:
-    """Group the slices in a state into ranges with the same commands: those that are committed, and others."""
-    ranges: list[range] = []
-    for is_committed in (False, True):
-        ranges += group_consecutive(
-            number
-            for number, summary in slices.summaries.items()
-            if (summary.state, summary.is_committed) == (state, is_committed)
-        )
+    """Group the slices in a state into ranges with the same commands."""
+    groups: dict[tuple[bool, bool], list[int]] = {}
+    for number, summary in slices.summaries.items():
+        if summary.state == state:
+            groups.setdefault((summary.is_committed, summary.has_quarantined_rows), []).append(number)
+    ranges = [part for numbers in groups.values() for part in group_consecutive(numbers)]
     return sorted(ranges, key=lambda part: part.start)

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 
+from tidemark.airflow_provider.settings import PAGES_PATH
 from tidemark.formatting import format_count, format_span
 from tidemark.report.narrative import format_share
 from tidemark.report.render import create_environment
@@ -60,8 +61,10 @@ def render_page(request: Request, template: str, code: int = 200, **values: Any)
         code: Status code of the response.
         values: Values of the template.
     """
+    root = request.scope["root_path"]
     helpers = {
-        "root": request.scope["root_path"],
+        "root": root,
+        "airflow": root.removesuffix(f"/{PAGES_PATH}"),
         "format_count": format_count,
         "format_span": format_span,
         "format_share": format_share,

@@ -1,4 +1,4 @@
-"""List the commands that repair a slice, by its state."""
+"""List the commands and DAGs that repair a slice, by its state."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tidemark.airflow.dag_kinds import Kind, format_dag_id, has_dag
 from tidemark.airflow.web.slice_states import SliceSummary
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import format_cli_arguments
@@ -19,6 +20,8 @@ class RepairCommand:
 
     purpose: str
     command: str
+    dag: str | None = None
+    """Id of the pipeline's DAG that does the same; None if there is none."""
 
 
 def list_commands(
@@ -34,30 +37,47 @@ def list_commands(
         failed: Names of the expectations for which the first slice was rejected.
     """
     name, state = format_cli_arguments(pipeline), summary.state
-    reprocess = f"tidemark reprocess {name} --from {start} --to {end}"
+    reprocess = f"tidemark reprocess {name} --from {start} --to {end}", _find_dag(pipeline, "reprocess")
     if state == "rejected":
-        run = reprocess if summary.is_committed else f"tidemark run {name} --to {end}"
+        run = reprocess if summary.is_committed else (f"tidemark run {name} --to {end}", None)
         yield RepairCommand("Show which expectation failed", f"tidemark quality show {name}")
-        yield RepairCommand("Run it again, after the cause is removed", run)
+        yield RepairCommand("Run it again, after the cause is removed", *run)
         yield from _list_waivers(pipeline, start, failed)
+        if summary.has_quarantined_rows:
+            yield from _list_quarantine_commands(pipeline, start)
     elif state == "stale":
-        yield RepairCommand("Run stale slices again", f"tidemark run {name} --to {end}")
+        repair = _find_dag(pipeline, "repair")
+        yield RepairCommand("Run stale slices again", f"tidemark run {name} --to {end}", repair)
     elif state == "due":
         yield RepairCommand("Show what it waits for", f"tidemark plan {name} --to {end}")
         yield RepairCommand("Run the slices up to it", f"tidemark run {name} --to {end}")
     elif state == "quarantined":
-        yield RepairCommand("Show the withheld rows", f"tidemark quarantine list {name}")
-        yield RepairCommand("Publish them", f"tidemark quarantine release {name} --slice {start}")
+        yield from _list_quarantine_commands(pipeline, start)
     if summary.match not in {None, "equal"}:
         yield RepairCommand("Compare with the stream again", f"tidemark compare run {name} --from {start} --to {end}")
     if summary.is_committed and state != "rejected":
-        yield RepairCommand("Compute it again", reprocess)
+        yield RepairCommand("Compute it again", *reprocess)
+
+
+def _find_dag(pipeline: Pipeline, kind: Kind) -> str | None:
+    return format_dag_id(pipeline.name, kind) if has_dag(pipeline, kind) else None
+
+
+def _list_quarantine_commands(pipeline: Pipeline, start: str) -> Iterator[RepairCommand]:
+    name = format_cli_arguments(pipeline)
+    yield RepairCommand("Show the rows in quarantine", f"tidemark quarantine list {name}")
+    release = f"tidemark quarantine release {name} --slice {start}"
+    yield RepairCommand("Publish them", release, _find_dag(pipeline, "release"))
 
 
 def _list_waivers(pipeline: Pipeline, start: str, failed: Sequence[str]) -> Iterator[RepairCommand]:
     """Yield the commands that waive expectations of the file, except those that can be waived for no single slice."""
-    expectations = {get_expectation_name(expectation): expectation for expectation in pipeline.quality}
-    names = list(expectations)
+    expectations = {
+        get_expectation_name(expectation): expectation
+        for expectation in pipeline.quality
+        if expectation.on_failure != "warn"
+    }
+    names = [get_expectation_name(expectation) for expectation in pipeline.quality]
     for expectation in failed:
         if expectation not in expectations or expectations[expectation].per != "slice":
             continue
@@ -66,4 +86,5 @@ def _list_waivers(pipeline: Pipeline, start: str, failed: Sequence[str]) -> Iter
             f"Publish it at the next run although it fails {expectation}",
             f"tidemark quality waive {format_cli_arguments(pipeline)} --slice {start} --expectation {word} "
             "--reason TEXT",
+            _find_dag(pipeline, "waive"),
         )

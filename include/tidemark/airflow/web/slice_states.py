@@ -56,6 +56,7 @@ class SliceSummary:
     match: Match | None = None
     """Match with the stream; None if the slice was not compared."""
     is_committed: bool = False
+    has_quarantined_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,13 @@ def summarize_slices(pipeline: Pipeline, lake: str) -> PipelineSlices:
         state: State = (
             "rejected" if number in rejections else "stale" if number in reasons else _get_committed_state(row)
         )
-        summaries[number] = SliceSummary(state, _compute_late_share(row), matches.get(number), is_committed=True)
+        summaries[number] = SliceSummary(
+            state,
+            _compute_late_share(row),
+            matches.get(number),
+            is_committed=True,
+            has_quarantined_rows=(row["quarantined"] or 0) > 0,
+        )
     return PipelineSlices(
         pipeline, tables, grid, dict(sorted(summaries.items())), reasons, rejections, last, compared_with
     )
