@@ -3,29 +3,50 @@
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
-import pandas as pd
 import pyarrow as pa
+import pytest
 
 from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.table import create_internal_table
+from tidemark.ledger import ledger_table
 from tidemark.quality.pending_rejections import list_pending_rejections
 from tidemark.quality.results_table import SCHEMA, append_rejection_results
 from tidemark.timegrid.slices import Grid
 
 HOUR = 3_600_000_000
+DAY = timedelta(days=1)
 
 
-def test_pending_rejections_are_the_newest_of_slices_without_a_later_commit(tmp_path):
+@pytest.fixture
+def ledger(tmp_path):
+    """Return a ledger with rejections of the hours 0 to 2, and without commits."""
     tables = PipelineTables(str(tmp_path / "orders"))
-    started = datetime.now(UTC)
     attempts = ((0, ["null_keys"]), (1, ["null_keys"]), (1, ["rows", "mean"]), (2, ["rows"]))
     for run, (hour, names) in enumerate(attempts):
-        start = datetime(1970, 1, 1, hour, tzinfo=UTC)
-        results = [{"slice": start, "run": f"run {run}", "expectation": name, "outcome": "failed"} for name in names]
+        results = [
+            {"slice": start_of(hour), "run": f"run {run}", "expectation": name, "outcome": "failed"} for name in names
+        ]
         append_rejection_results(tables, pa.Table.from_pylist(results, SCHEMA))
-    committed = [started + timedelta(days=1), started - timedelta(days=1)]
-    ledger = SimpleNamespace(
-        tables=tables, grid=Grid(0, HOUR), rows=pd.DataFrame({"number": [0, 1], "committed_at": committed})
-    )
+    return SimpleNamespace(tables=tables, grid=Grid(0, HOUR))
+
+
+def start_of(hour):
+    return datetime(1970, 1, 1, hour, tzinfo=UTC)
+
+
+def commit(ledger, *rows):
+    """Commit attempts: hour, attempt, and time of the commit."""
+    table = create_internal_table(ledger.tables.ledger, ledger_table.SCHEMA)
+    stored = [
+        {"slice": start_of(hour), "attempt": attempt, "committed_at": committed_at, "commit": commit}
+        for commit, (hour, attempt, committed_at) in enumerate(rows, 1)
+    ]
+    table.append(pa.Table.from_pylist(stored, ledger_table.SCHEMA), 1)
+
+
+def test_pending_rejections_are_the_newest_of_slices_without_a_later_commit(ledger):
+    now = datetime.now(UTC)
+    commit(ledger, (0, 1, now - DAY), (1, 1, now - DAY), (0, 2, now + DAY))
 
     rejections = list_pending_rejections(ledger)
 
@@ -33,7 +54,14 @@ def test_pending_rejections_are_the_newest_of_slices_without_a_later_commit(tmp_
         ("1970-01-01T01:00Z", ("rows", "mean"), "run 2"),
         ("1970-01-01T02:00Z", ("rows",), "run 3"),
     ], "slice 0 was committed after its rejection, slice 1 before"
-    assert started.strftime("%Y-%m-%dT%H") <= rejections[0].rejected_at
+    assert now - DAY < datetime.fromisoformat(rejections[0].rejected_at) < now + DAY
+
+
+def test_release_or_erasure_after_a_rejection_leaves_it_pending(ledger):
+    now = datetime.now(UTC)
+    commit(ledger, (0, 1, now - DAY), (0, 1, now + DAY))
+
+    assert [rejection.run for rejection in list_pending_rejections(ledger)] == ["run 0", "run 2", "run 3"]
 
 
 def test_pending_rejections_without_table_are_none(tmp_path):
