@@ -8,9 +8,10 @@ import pytest
 
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import create_internal_table
-from tidemark.ledger import ledger_table
+from tidemark.ledger.ledger_table import SCHEMA, read_attempts
+from tidemark.quality import results_table
 from tidemark.quality.pending_rejections import list_pending_rejections
-from tidemark.quality.results_table import SCHEMA, append_rejection_results
+from tidemark.quality.results_table import append_rejection_results
 from tidemark.timegrid.slices import Grid
 
 HOUR = 3_600_000_000
@@ -19,14 +20,14 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def ledger(tmp_path):
-    """Return a ledger with rejections of the hours 0 to 2, and without commits."""
+    """Return a ledger with rejections of the hours 0 to 2, and without rows."""
     tables = PipelineTables(str(tmp_path / "orders"))
     attempts = ((0, ["null_keys"]), (1, ["null_keys"]), (1, ["rows", "mean"]), (2, ["rows"]))
     for run, (hour, names) in enumerate(attempts):
         results = [
             {"slice": start_of(hour), "run": f"run {run}", "expectation": name, "outcome": "failed"} for name in names
         ]
-        append_rejection_results(tables, pa.Table.from_pylist(results, SCHEMA))
+        append_rejection_results(tables, pa.Table.from_pylist(results, results_table.SCHEMA))
     return SimpleNamespace(tables=tables, grid=Grid(0, HOUR))
 
 
@@ -36,12 +37,13 @@ def start_of(hour):
 
 def commit(ledger, *rows):
     """Commit attempts: hour, attempt, and time of the commit."""
-    table = create_internal_table(ledger.tables.ledger, ledger_table.SCHEMA)
+    table = create_internal_table(ledger.tables.ledger, SCHEMA)
     stored = [
         {"slice": start_of(hour), "attempt": attempt, "committed_at": committed_at, "commit": commit}
         for commit, (hour, attempt, committed_at) in enumerate(rows, 1)
     ]
-    table.append(pa.Table.from_pylist(stored, ledger_table.SCHEMA), 1)
+    attempts = read_attempts(table.append(pa.Table.from_pylist(stored, SCHEMA), 1), ledger.grid)
+    ledger.rows = attempts.drop_duplicates("number", keep="last")
 
 
 def test_pending_rejections_are_the_newest_of_slices_without_a_later_commit(ledger):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
@@ -131,7 +131,7 @@ _NOT_COLUMNS = {
 """Fields of `Entry` that are no ledger column, or one of another type."""
 
 
-def parse_entry(row: Mapping[Hashable, Any]) -> Entry:
+def parse_entry(row: Mapping[str, Any]) -> Entry:
     """Parse a ledger row of `ledger_table.read_attempts`."""
 
     def int_or_none(name: str) -> int | None:

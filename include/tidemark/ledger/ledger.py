@@ -24,6 +24,7 @@ from tidemark.ledger.entry import Entry, parse_entry
 from tidemark.ledger.ledger_table import (
     COMPACT_EVERY,
     SCHEMA,
+    iterate_rows,
     read_attempts,
     read_table_changes,
     require_supported_format,
@@ -124,7 +125,7 @@ class Ledger:
     def from_attempts(cls, tables: PipelineTables, grid: Grid, stored: pd.DataFrame) -> Ledger:
         """Create the ledger from its stored rows (`read_attempts`)."""
         rows = stored.drop_duplicates("number", keep="last").reset_index(drop=True)
-        entries = {int(row["number"]): parse_entry(row) for row in rows.to_dict("records")}
+        entries = {int(row["number"]): parse_entry(row) for row in iterate_rows(rows, rows.columns)}
         number = int(stored["commit"].max()) if len(stored) else 0
         return cls(tables, grid, rows, entries, frozenset(stored["run"]), number)
 

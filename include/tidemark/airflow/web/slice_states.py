@@ -19,6 +19,7 @@ from tidemark.config.types import parse_instant, to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.ledger.ledger import Ledger
+from tidemark.ledger.ledger_table import iterate_rows
 from tidemark.ledger.staleness import StaleReason, stale
 from tidemark.quality.pending_rejections import PendingRejection, list_pending_rejections
 from tidemark.timegrid.slices import Grid
@@ -40,6 +41,8 @@ _STATE_OF_QUALITY: Mapping[str, State] = {
     "released": "released",
 }
 """State by the ledger's column `quality`; other outcomes, such as `passed`, are `committed`."""
+_COLUMNS = ("number", *SIDES, "quality", "quarantined", "adopted_from")
+"""Columns of the ledger that a summary has."""
 _VERSIONED = ("ledger", "rejection_results", "agreement")
 """Tables that a summary depends on."""
 _MAX_CACHED = 64
@@ -133,7 +136,7 @@ def summarize_slices(pipeline: Pipeline, lake: str) -> PipelineSlices:
     matches = {} if compared_with is None else _match_slices(ledger, compared_with)
     last = ledger.last.number if ledger.last else None
     summaries = {number: SliceSummary("rejected") for number in rejections if last is None or number > last}
-    for row in ledger.rows.to_dict("records"):
+    for row in iterate_rows(ledger.rows, _COLUMNS) if ledger.entries else ():
         number = int(row["number"])
         state: State = (
             "rejected" if number in rejections else "stale" if number in reasons else _get_committed_state(row)
