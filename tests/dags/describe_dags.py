@@ -69,7 +69,7 @@ def get_outcome(task, exit_code):
 def get_submit_task(dag):
     """Return the task that submits a job; of a repair, the one that runs slices."""
     tasks = {task.task_id: task for task in dag.tasks if hasattr(task, "application")}
-    return tasks["reprocess"] if "reprocess" in tasks else next(iter(tasks.values()))
+    return next((tasks[name] for name in ("run", "reprocess") if name in tasks), next(iter(tasks.values())))
 
 
 def describe_approval(dag):

@@ -225,12 +225,27 @@ def check_waiver(api, lake, read_emissions):
     waiver.wait_for_question()  # again, because the answer has no reason
     waiver.answer("Approve", reason="a known fault")
     state, tasks = waiver.wait_for_end()
-    names = ("plan", "approve", "waive", "run", "report", "done")
-    assert (state, tasks) == ("success", dict.fromkeys(names, "success"))
+    succeeded = dict.fromkeys(("plan", "approve", "waive", "run", "report", "done"), "success")
+    assert (state, tasks) == ("success", succeeded | {"reprocess": "skipped"})
     assert read_emissions() == Counter([("b", "00:59", "00:58"), ("b", "02:30", "02:21")])
-    ledger = DeltaTable(lake / "withheld" / "ledger").to_pyarrow_table().to_pylist()
-    [waivers] = [json.loads(row["applied_waivers"]) for row in ledger if row["quality"] == "waived"]
-    assert [(used["user"], used["reason"]) for used in waivers] == [("Anonymous", "a known fault")]
+    assert list_used_waivers(lake) == [[("Anonymous", "a known fault")]]
+
+    bounds = {"from": "2013-01-01T02:00:00Z", "to": "2013-01-01T03:00:00Z"}
+    state, _ = ApprovedRun(api, "withheld__reprocess", **bounds, dry_run=False).wait_for_end()
+    assert state == "failed", "its waiver is used"
+    again = ApprovedRun(api, "withheld__waive")
+    assert "| 2013-01-01T02:00Z | an earlier run | " in again.wait_for_question()
+    again.answer("Approve", reason="the same fault")
+    state, tasks = again.wait_for_end()
+    assert (state, tasks) == ("success", succeeded | {"reprocess": "success", "run": "skipped"})
+    assert list_used_waivers(lake)[1:] == [[("Anonymous", "the same fault")]]
+
+
+def list_used_waivers(lake):
+    """List user and reason of the waivers of each waived run."""
+    ledger = DeltaTable(lake / "withheld" / "ledger").to_pyarrow_table().sort_by("commit").to_pylist()
+    waivers = [json.loads(row["applied_waivers"]) for row in ledger if row["quality"] == "waived"]
+    return [[(waiver["user"], waiver["reason"]) for waiver in used] for used in waivers]
 
 
 def check_release(api, read_emissions):

@@ -158,7 +158,13 @@ def test_expectations_decide_dags_for_release_and_waiver(describe, pipeline_file
     assert {name for name in dags if name.partition("__")[2] not in {*KINDS, "repair"}} == {"q__release", "s__waive"}
     last = {"report": ["done"], "done": []}
     release = {"plan": ["approve"], "approve": ["release"], "release": ["done", "report"]}
-    waive = {"plan": ["approve"], "approve": ["waive"], "waive": ["run"], "run": ["done", "report"]}
+    waive = {
+        "plan": ["approve"],
+        "approve": ["waive"],
+        "waive": ["reprocess", "run"],
+        "reprocess": ["run"],
+        "run": ["done", "report"],
+    }
     for dag_id, tasks, command in (
         ("q__release", release, ["quarantine", "release", str(folder / "q.yaml"), "--lake", str(PROJECT / "lake")]),
         ("s__waive", waive, ["run", str(folder / "s.yaml"), "--lake", str(PROJECT / "lake"), "--skip-asset-check"]),

@@ -11,7 +11,14 @@ from tests.dags.slice_lake import LATE, NOT_NULL, SliceLake
 from tidemark.airflow import Project, withheld_slices
 from tidemark.airflow.approval import ApproveSlices
 from tidemark.airflow.operators import RunSlices
-from tidemark.airflow.quality_tasks import PlanReleases, PlanWaivers, ReleaseRows, RunWaivedSlices, WaiveExpectations
+from tidemark.airflow.quality_tasks import (
+    PlanReleases,
+    PlanWaivers,
+    ReleaseRows,
+    ReprocessWaivedSlices,
+    RunWaivedSlices,
+    WaiveExpectations,
+)
 from tidemark.ledger.ledger import Ledger
 from tidemark.quality.waivers import list_pending_waivers
 
@@ -119,7 +126,8 @@ def test_tasks_after_approval_fail_without_a_person(slices, create_task, submitt
     context = create_context({"plan": {"slices": [{"slice": FIFTH, "run": "run 5"}]}}, stored)
     release = create_task(ReleaseRows, options=[], command=("quarantine", "release"), conn_id="spark")
 
-    for task in (release, create_task(WaiveExpectations), create_task(RunWaivedSlices, options=[], conn_id="spark")):
+    jobs = [create_task(job, options=[], conn_id="spark") for job in (ReprocessWaivedSlices, RunWaivedSlices)]
+    for task in (release, create_task(WaiveExpectations), *jobs):
         with pytest.raises(AirflowFailException, match="no person has approved"):
             task.execute(context)
 
@@ -154,17 +162,33 @@ def test_waiver_of_rejected_slice_has_name_and_reason_and_runs_slice(slices, cre
         create_task(PlanWaivers).execute({})
 
 
-def test_waiver_of_rejected_reprocess_leaves_run_to_another_dag(slices, create_task, submitted):
-    slices.reject(4)
+def test_waiver_of_rejected_reprocess_reprocesses_slices(slices, create_task, submitted):
+    slices.reject(1, 2, 4)
     plan = create_task(PlanWaivers).execute({})
     assert "| 2025-01-01T04:00Z | an earlier run |" in plan["markdown"]
-    context = create_context(plan, answer(slices=["2025-01-01T04:00Z"], reason="a storm"))
+    assert "later slices run again until their state no longer changes" in plan["markdown"]
+    starts = [item["slice"] for item in plan["plan"]["slices"]]
+    context = create_context(plan, answer(slices=starts, reason="a storm"))
 
     create_task(WaiveExpectations).execute(context)
-    with pytest.raises(AirflowSkipException, match="the slices are committed"):
+    task = create_task(ReprocessWaivedSlices, options=[], command=("reprocess",), conn_id="spark")
+    task.execute(context)
+    with pytest.raises(AirflowSkipException, match="have an earlier run"):
         create_task(RunWaivedSlices, options=[], conn_id="spark").execute(context)
 
-    assert [waiver["slice"] for waiver in read_waivers(slices)] == ["2025-01-01T04:00Z"]
+    assert sorted(waiver["slice"] for waiver in read_waivers(slices)) == starts
+    ranges = [["--from", "2025-01-01T01:00Z", "--to", "2025-01-01T03:00Z"], ["--from", starts[2], "--to", FIFTH]]
+    assert [arguments[-4:] for arguments in submitted] == ranges
+    assert [arguments[0] for arguments in submitted] == ["reprocess"] * 2
+
+
+def test_waiver_of_slices_that_are_published_since_has_no_job(slices, create_task, submitted):
+    approved = [{"slice": "2025-01-01T04:00Z", "is_committed": True}, {"slice": SIXTH, "is_committed": False}]
+    context = create_context({"plan": {"slices": approved}}, answer(slices=["2025-01-01T04:00Z", SIXTH]))
+
+    with pytest.raises(AirflowSkipException, match="no approved slice has an earlier run"):
+        create_task(ReprocessWaivedSlices, options=[], command=("reprocess",), conn_id="spark").execute(context)
+
     assert submitted == []
 
 

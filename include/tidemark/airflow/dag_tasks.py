@@ -19,6 +19,7 @@ from tidemark.airflow.quality_tasks import (
     PlanReleases,
     PlanWaivers,
     ReleaseRows,
+    ReprocessWaivedSlices,
     RunWaivedSlices,
     WaiveExpectations,
 )
@@ -184,14 +185,24 @@ def _release_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf:
 
 
 def _waive_tasks(pipeline: Pipeline, file: Path, project: Project, spark_conf: Mapping[str, str] | None) -> None:
-    """Add the tasks plan, approve, waive, run, report and done."""
+    """Add the tasks plan, approve, waive, reprocess, run, report and done.
+
+    `run` also runs if `reprocess` is skipped, because no approved slice has an earlier run. It does not if a person
+    has rejected the plan, since then `waive` is skipped too.
+    """
+
+    def create_task(operator: type[RunSlices], command: str, options: list[str]) -> RunSlices:
+        name = f"{pipeline.name} waived, {command}"
+        return _create_run_task(pipeline, file, project, spark_conf, name, options, (command,), command, operator)
+
     plan = PlanWaivers(task_id=PLAN_TASK, file=file, project=project)
     approve = _create_approve_task(pipeline, ApproveSlices, "publish rejected slices?", needs_reason=True)
     waive = WaiveExpectations(task_id="waive", file=file, project=project)
-    options = _list_asset_options(pipeline)
-    name = f"{pipeline.name} waived"
-    run = _create_run_task(pipeline, file, project, spark_conf, name, options, operator=RunWaivedSlices)
-    plan >> approve >> waive >> run
+    reprocess = create_task(ReprocessWaivedSlices, "reprocess", [])
+    run = create_task(RunWaivedSlices, "run", _list_asset_options(pipeline))
+    run.trigger_rule = TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
+    plan >> approve >> waive >> reprocess >> run
+    waive >> run
     _add_report_tasks(run, pipeline, file, project)
 
 

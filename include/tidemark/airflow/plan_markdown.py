@@ -95,10 +95,20 @@ def render_waivers(plan: Mapping[str, Any]) -> str:
         f"**{plan['pipeline']}: {format_count(len(plan['slices']), 'slice')} rejected by the quality gate**",
         render_table(header, failures),
         "The value of an expectation on single rows is the share of values that violate it.",
-        "Approve waives these expectations for the next run of the chosen slices. Reject waives nothing.",
+        "Approve waives these expectations for the next run of the chosen slices, and runs them.",
+        "Reject waives nothing.",
+        *_describe_reprocess(plan["slices"]),
         *_render_list("Notes", plan["notes"]),
     ]
     return "\n\n".join(sections)
+
+
+def _describe_reprocess(slices: Iterable[Mapping[str, Any]]) -> list[str]:
+    if not any(item["is_committed"] for item in slices):
+        return []
+    return [
+        "After a slice that an earlier run has published, later slices run again until their state no longer changes."
+    ]
 
 
 def _format_bounds(low: float | None, high: float | None) -> str:

@@ -144,6 +144,33 @@ class WaiveExpectations(TableOperator):
             raise AirflowFailException(str(error)) from None
 
 
+class ReprocessWaivedSlices(RunSlices):
+    """Operator that runs the approved slices again that an earlier run has published, by a job per range."""
+
+    def execute(self, context: Context) -> None:
+        """Submit the jobs one after another.
+
+        Raises:
+            AirflowSkipException: No approved slice is left whose earlier run is published.
+            AirflowFailException: No person has approved, or a retry of a job cannot succeed.
+            AirflowException: A job failed. A retry continues with the slices that are left.
+        """
+        from tidemark.airflow.withheld_slices import list_rejected_ranges  # noqa: PLC0415 - opens tables
+
+        committed = [item for item in get_approval(context).slices if item["is_committed"]]
+        try:
+            ranges = list_rejected_ranges(load_pipeline(self.file), self.lake, committed)
+        except UserError as error:
+            raise AirflowFailException(str(error)) from None
+        if not ranges:
+            raise AirflowSkipException("no approved slice has an earlier run that is published")
+        arguments = self.application_args or ()
+        for start, end in ranges:
+            self.application_args = [*arguments, "--from", start, "--to", end]
+            self._hook = None  # it has the arguments of the job before
+            super().execute(context)
+
+
 class RunWaivedSlices(RunSlices):
     """Operator that runs the approved slices that no run has committed, and the slices before them."""
 
@@ -157,6 +184,6 @@ class RunWaivedSlices(RunSlices):
         """
         ends = [item["end"] for item in get_approval(context).slices if not item["is_committed"]]
         if not ends:
-            raise AirflowSkipException("the slices are committed. Run them again with the DAG for reprocessing")
+            raise AirflowSkipException("all approved slices have an earlier run that is published")
         self.application_args = [*(self.application_args or ()), "--to", ends[-1]]
         super().execute(context)

@@ -22,6 +22,7 @@ from tidemark.quality.pending_rejections import list_pending_rejections
 from tidemark.quality.quarantine import list_quarantined
 from tidemark.quality.results_table import read_results
 from tidemark.quality.waivers import list_pending_waivers, waive
+from tidemark.timegrid.slices import group_consecutive
 
 MAX_SLICES = 50
 """Maximum number of slices that a person is asked about at once, the earliest first."""
@@ -137,6 +138,17 @@ def waive_slices(
     return [
         f"{waiver.expectation} of slice {format_instant(waiver.slice)} is {waiver.format_note()}" for waiver in waivers
     ]
+
+
+def list_rejected_ranges(pipeline: Pipeline, lake: str, approved: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the start and end of consecutive approved slices of `plan_waivers` that are still rejected."""
+    ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
+    current = {rejection.slice for rejection in list_pending_rejections(ledger)}
+    grid = ledger.grid
+    numbers = (
+        grid.parse_boundary(parse_instant(item["slice"]), "slice") for item in approved if item["slice"] in current
+    )
+    return [(grid.label(part.start), grid.label(part.stop)) for part in group_consecutive(numbers)]
 
 
 def _find_obstacle(failed: list[str], required: list[str], expectations: Mapping[str, Expectation]) -> str | None:
