@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.browser import Browser, is_browser_installed, open_headless_browser
 from tests.tiers import get_order, is_unit, name_promise
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.spark.session import get_spark_session
@@ -85,6 +86,15 @@ def _discard(session: SparkSession) -> None:
         gateway.proc.kill()
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = None
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Return a headless browser."""
+    if not is_browser_installed():
+        pytest.skip("no browser to open pages: install Debian's packages chromium and chromium-driver")
+    with open_headless_browser() as browser:
+        yield browser
 
 
 @pytest.fixture

@@ -4,20 +4,25 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from threading import Thread
 from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
+import uvicorn
 from airflow.api_fastapi import app as airflow_app
 from airflow.models.dag import DagModel
 from fastapi import FastAPI
+from fastapi.responses import HTMLResponse
 from fastapi.testclient import TestClient
 from jwt import InvalidTokenError
 
 from tests.dags.slice_lake import AGREEMENT, NOT_NULL, SliceLake
-from tidemark.airflow.web.app import create_app
+from tests.processes import find_free_ports, wait_for
+from tidemark.airflow.web.app import create_app, get_script
 from tidemark.airflow.web.overview import count_ended, count_states, list_attention, list_due
 from tidemark.airflow.web.repair_commands import list_commands
 from tidemark.airflow.web.slice_grid import Layout, build_page
@@ -303,6 +308,41 @@ def test_slice_page_links_to_the_dags_that_the_pipeline_has(client, slices, cons
     assert [list_linked_dags(page) for page in pages] == [dags, dags]
     assert all('<script src="/below/tidemark/links.js"' in page for page in pages)
     assert ("The rejected rows cannot be released" in pages[0]) == ("rejected" in state)
+
+
+AIRFLOW_FRAME = '<iframe src="/page" sandbox="allow-scripts allow-same-origin allow-forms allow-downloads"></iframe>'
+"""The frame of Airflow 3.3, which may not navigate the page around it."""
+
+
+def test_link_to_a_dag_leaves_the_frame_of_airflow(browser):
+    link = '<a href="/dag" target="_parent">to the DAG</a><script src="/links.js"></script>'
+    site = FastAPI()
+    for path, text in {"/": AIRFLOW_FRAME, "/page": link, "/dag": "a DAG"}.items():
+        site.get(path, response_class=HTMLResponse)(lambda text=text: text)
+    site.get("/links.js")(lambda: get_script("links"))
+
+    with serve(site) as address:
+        browser.open(address)
+        browser.driver.switch_to.frame(0)
+        browser.driver.find_element("tag name", "a").click()
+        browser.driver.switch_to.default_content()
+
+        wait_for(lambda: browser.driver.current_url == f"{address}/dag", 10, "the page was not opened")
+
+
+@contextmanager
+def serve(site):
+    """Serve an application on loopback; yield its address."""
+    [port] = find_free_ports(1)
+    server = uvicorn.Server(uvicorn.Config(site, port=int(port), log_level="warning"))
+    thread = Thread(target=server.run)
+    thread.start()
+    try:
+        wait_for(lambda: server.started, 30, "the server did not start")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def test_rejected_slice_that_is_committed_has_to_be_reprocessed(client, slices):
