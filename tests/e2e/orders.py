@@ -17,8 +17,8 @@ WRITE_DELAY = timedelta(minutes=5)
 """Rows of an hour are written so much later than the hour, so that the last row completes the slice."""
 
 
-def create_pipeline_yaml(name, hours, *, has_quality=True):
-    """Create the content of the pipeline file, with or without an expectation."""
+def create_pipeline_yaml(name, hours, *, has_quality=True, has_airflow_options=True):
+    """Create the content of the pipeline file, with or without an expectation, a deadline and partition keys."""
     inputs = {
         side: {
             "table": side,
@@ -36,14 +36,11 @@ def create_pipeline_yaml(name, hours, *, has_quality=True):
         "join": {"keys": ["k"], "interval": {"lower": "-5 minutes", "upper": "10 minutes"}},
         "on_late_arriving_rows": "reprocess",
         "slices": {"every": "1 hour", "start": START.isoformat(), "end": (START + hours * HOUR).isoformat()},
-        "airflow": {
-            "retry_delay": "5 seconds",
-            "poll_interval": "2 seconds",
-            "deadline": "20 seconds",
-            "partitions": ["day"],
-        },
+        "airflow": {"retry_delay": "5 seconds", "poll_interval": "2 seconds"},
         "cluster": {"executors": 2, "executor_cores": 1, "executor_memory": "600m"},
     }
+    if has_airflow_options:
+        settings["airflow"] |= {"deadline": "20 seconds", "partitions": ["day"]}
     if has_quality:
         settings["quality"] = [{"type": "expect_column_values_to_be_between", "column": "left_v", "min_value": 0}]
     return yaml.safe_dump(settings, sort_keys=False)

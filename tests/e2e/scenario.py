@@ -193,9 +193,15 @@ class Scenario:
         assert self.find_run(hour) is None
         self.print_step(f"the DAG has paused itself; slice {format_start(hour)}, whose rows are there, does not run")
 
-    def waive_and_clear(self, hour, run):
-        """Approve a waiver of the failed expectation, check that the slice is committed, and continue after it."""
-        self.run_with_approval("waive", reason="a return, known")
+    def waive_and_clear(self, hour, run, on_question=lambda *_: None):
+        """Approve a waiver of the failed expectation, check that the slice is committed, and continue after it.
+
+        Args:
+            hour: The slice.
+            run: Its failed run.
+            on_question: Function that is called with DAG and run while the question waits for an answer.
+        """
+        self.run_with_approval("waive", on_question, reason="a return, known")
         assert self.count_attempts(hour) == 1
         self.print_step(f"slice {format_start(hour)} is committed, {self.summarize(hour)}")
         self.airflow.send("POST", f"dags/{NAME}__slice/dagRuns/{run}/clear", dry_run=False)
@@ -204,7 +210,7 @@ class Scenario:
         assert self.get_task_state(hour, "run") == "skipped"
         self.print_step(f"the failed run of slice {format_start(hour)} is cleared: it has nothing to run")
 
-    def run_with_approval(self, kind, **fields):
+    def run_with_approval(self, kind, on_question=lambda *_: None, **fields):
         """Start a DAG by the REST API, approve what it shows, and wait for its end."""
         dag = f"{NAME}__{kind}"
         self.set_paused(dag, paused=False)
@@ -223,6 +229,7 @@ class Scenario:
         wait_for(is_asked, SLICE_TIMEOUT, f"{dag} did not ask", every=2)
         title = self.airflow.get(question)["body"].splitlines()[0].strip("*")
         self.print_step(f"{dag} waits for a person: {title}")
+        on_question(dag, run)
         assert wait_for(approve_until_end, SLICE_TIMEOUT, f"{dag} did not end", every=2) == "success"
         person = self.airflow.get(question)["responded_by_user"]["name"]
         self.print_step(f"{person} has approved over the REST API, and {dag} has ended")
@@ -309,27 +316,31 @@ class Scenario:
         return process.stdout
 
     def print_times(self):
-        """Print how long the tasks of each slice took, by Airflow's records."""
+        """Print how long the tasks of each slice took, by Airflow's records, and when the ledger had the slice."""
         self.print_step(
-            "seconds of a slice that ran at its first try: its tasks (wait: deferred, too), and between them"
+            "seconds of a slice that ran at its first try: its tasks (wait: deferred, too), between them, and from the "
+            "start of its run to its commit"
         )
         for name in sorted(file.stem for file in (self.airflow.home / "pipelines").iterdir()):
+            commits = {row["slice"]: row["committed_at"] for row in reversed(self.read_ledger(name))}
             for run in self.airflow.list_runs(f"{name}__slice"):
                 tasks = self.airflow.get_tasks(f"{name}__slice", run["dag_run_id"])
                 if tasks["run"]["try_number"] == 1 and tasks["run"]["state"] == "success":
-                    self.print_step(f"  {name} {run['data_interval_start'][11:16]}: {_format_times(run, tasks)}")
+                    committed_at = commits[datetime.fromisoformat(run["data_interval_start"])]
+                    times = _format_times(run, tasks, committed_at)
+                    self.print_step(f"  {name} {run['data_interval_start'][11:16]}: {times}")
 
 
-def _format_times(run, tasks):
-    """Format the seconds of each task of a run, and the seconds between tasks."""
+def _format_times(run, tasks, committed_at):
+    """Format the seconds of each task of a run, between tasks, and from the run's start to the slice's commit."""
     times = {name: [datetime.fromisoformat(task[f"{edge}_date"]) for edge in ("start", "end")]
              for name, task in tasks.items() if name != "done"}  # fmt: skip
     seconds = {name: (end - start).total_seconds() for name, (start, end) in times.items()}
     edges = [times["wait"][1], *times["run"], *times["report"], datetime.fromisoformat(run["end_date"])]
     between = sum((after - before).total_seconds() for before, after in zip(edges[::2], edges[1::2], strict=True))
-    return (
-        f"wait {seconds['wait']:.1f}, run {seconds['run']:.1f}, report {seconds['report']:.1f}; between {between:.1f}"
-    )
+    until_commit = (committed_at - datetime.fromisoformat(run["start_date"])).total_seconds()
+    tasks_seconds = ", ".join(f"{name} {seconds[name]:.1f}" for name in ("wait", "run", "report"))
+    return f"{tasks_seconds}; between {between:.1f}; committed after {until_commit:.1f}"
 
 
 @contextmanager
@@ -364,6 +375,7 @@ def start_scenario(home, hours, backfilled, print_step):
             "TIDEMARK_LAKE": str(lake),
             "TIDEMARK_PIPELINES": str(pipelines),
             "TIDEMARK_JARS": str(PROJECT / ".jars"),
+            "AIRFLOW__TIDEMARK__SPARK_HISTORY_URL": cluster["history"],
         }
         variables |= {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"}
         airflow = stack.enter_context(Airflow(home / "airflow", database_port, password, variables).run())
