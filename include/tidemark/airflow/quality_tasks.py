@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from tidemark.airflow.approval import get_approval
 from tidemark.airflow.operators import RunSlices, TableOperator
@@ -153,15 +153,10 @@ class ReprocessWaivedSlices(RunSlices):
         Raises:
             AirflowSkipException: No approved slice is left whose earlier run is published.
             AirflowFailException: No person has approved, or a retry of a job cannot succeed.
-            AirflowException: A job failed. A retry continues with the slices that are left.
+            AirflowException: A job failed, or slices are left. A retry continues with them.
         """
-        from tidemark.airflow.withheld_slices import list_rejected_ranges  # noqa: PLC0415 - opens tables
-
         committed = [item for item in get_approval(context).slices if item["is_committed"]]
-        try:
-            ranges = list_rejected_ranges(load_pipeline(self.file), self.lake, committed)
-        except UserError as error:
-            raise AirflowFailException(str(error)) from None
+        ranges = self._list_ranges(committed)
         if not ranges:
             raise AirflowSkipException("no approved slice has an earlier run that is published")
         arguments = self.application_args or ()
@@ -169,6 +164,17 @@ class ReprocessWaivedSlices(RunSlices):
             self.application_args = [*arguments, "--from", start, "--to", end]
             self._hook = None  # it has the arguments of the job before
             super().execute(context)
+        # A retry may have found the driver of another range, which had succeeded.
+        if remaining := self._list_ranges(committed):
+            raise AirflowException(f"slices from {remaining[0][0]} to {remaining[-1][1]} are still rejected")
+
+    def _list_ranges(self, committed: list[dict[str, Any]]) -> list[tuple[str, str]]:
+        from tidemark.airflow.withheld_slices import list_rejected_ranges  # noqa: PLC0415 - opens tables
+
+        try:
+            return list_rejected_ranges(load_pipeline(self.file), self.lake, committed)
+        except UserError as error:
+            raise AirflowFailException(str(error)) from None
 
 
 class RunWaivedSlices(RunSlices):
