@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -89,7 +90,7 @@ def main() -> None:
             figures: dict[str, list[dict[str, float]]] = {name: [] for name in RUNS}
             for _ in range(arguments.rounds):
                 for name, commands in RUNS.items():
-                    figures[name].append(measure(lambda commands=commands: run_commands(lake, commands, end)))  # type: ignore[misc]
+                    figures[name].append(measure(partial(run_commands, lake, commands, end)))
             baseline = figures["two joins of tables"]
             for name, runs in figures.items():
                 seconds, cpu = (

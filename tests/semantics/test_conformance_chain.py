@@ -23,6 +23,7 @@ def test_replay_random_chains_match_oracle(spark, replayed):
     assert_random_streams_pass(spark, replayed, "chain")
 
 
+@RANDOM_STREAMS
 def test_replay_rows_of_one_event_fire_in_their_order(replayed):
     for case, result in replayed("chain")["ordered"]:
         assert result.passed, (case.vector["name"], result)

@@ -87,13 +87,6 @@ class JobRows:
         """
         return self._union_candidates_and_carried(self.on_time, late_condition)
 
-    def split_participating(self) -> tuple[DataFrame, DataFrame]:
-        """Return the rows of `select_participating` in two parts: those of `on_time`, and the others.
-
-        Spark generates code for a filter or a broadcast join of one part, but not after the union of both.
-        """
-        return self.on_time, self._union_candidates_and_carried(self.on_time.where(F.lit(False)), None)
-
     def select_retention_candidates(self, late_condition: Column | None = None) -> DataFrame:
         """Select participating rows without most of those that are evicted in the slice of their arrival."""
         return self._union_candidates_and_carried(self.retained, late_condition)
@@ -177,7 +170,7 @@ def row_position(prefix: str = "") -> Column:
     return F.struct(*(F.col(f"{prefix}{name}").alias(name) for name in POSITION_TYPE.names))
 
 
-def compute_order_in_event(side: SideName, upstream_sides: Collection[SideName]) -> Column:
+def order_in_event(side: SideName, upstream_sides: Collection[SideName]) -> Column:
     """Return the order of a side's row among those that one event of the previous join emits, as an array.
 
     It is empty for a row of a table.
@@ -190,9 +183,9 @@ def compute_order_in_event(side: SideName, upstream_sides: Collection[SideName])
     return F.coalesce(F.col(side)[EMISSION_ORDER], empty) if side in upstream_sides else empty
 
 
-def order_in_event(upstream_sides: Collection[SideName]) -> Column:
-    """Return `compute_order_in_event` of rows with `side`."""
-    left, right = (compute_order_in_event(side, upstream_sides) for side in SIDES)
+def own_order_in_event(upstream_sides: Collection[SideName]) -> Column:
+    """Return `order_in_event` of rows with `side`, each by its own side."""
+    left, right = (order_in_event(side, upstream_sides) for side in SIDES)
     return F.when(F.col("side") == "left", left).otherwise(right)
 
 

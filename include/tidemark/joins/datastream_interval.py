@@ -16,8 +16,8 @@ from tidemark.joins.base import (
     Join,
     JoinResult,
     add_late_reason,
-    compute_order_in_event,
     later_position,
+    order_in_event,
     row_position,
 )
 from tidemark.joins.keys import has_null_key, key_columns
@@ -104,7 +104,7 @@ class DatastreamIntervalJoin(Join):
         The engine reads buffered rows by their event time, then by their arrival.
         """
         place = F.array(*(F.col(f"{buffered}_{name}") for name in ("event_time", "clock", "tiebreak")))
-        orders = {side: compute_order_in_event(side, self.upstream_sides) for side in SIDES}
+        orders = {side: order_in_event(side, self.upstream_sides) for side in SIDES}
         return F.concat(orders[arriving], place, orders[buffered])
 
 
@@ -142,15 +142,15 @@ def join_by_interval(
     left, left_row = flatten_side(rows, "left", keys, labels)
     right, right_row = flatten_side(rows, "right", keys, labels)
     columns = [f"{side}_{name}" for side in SIDES for name in ("event_time", *labels)]
-    times = {side: F.col(f"{side}_event_time") for side in SIDES}
-    own, other = times[repeated_side], times[OTHER[repeated_side]]
+    sides, times = {"left": left, "right": right}, {side: F.col(f"{side}_event_time") for side in SIDES}
+    single_side, own = OTHER[repeated_side], times[repeated_side]
     nearest, farthest = (own + lower, own + upper) if repeated_side == "left" else (own - upper, own - lower)
     bins = F.explode(F.sequence(trunc_div(nearest, size), trunc_div(farthest, size)))
-    repeated = (left if repeated_side == "left" else right).withColumn("bin", bins)
-    repeated = F.broadcast(repeated) if is_broadcast else repeated
-    single = (right if repeated_side == "left" else left).withColumn("bin", trunc_div(other, size))
-    left, right = (repeated, single) if repeated_side == "left" else (single, repeated)
-    return left.join(right, [*keys, "bin"]).where(condition).select(*columns, *keys, left_row, right_row)
+    repeated = sides[repeated_side].withColumn("bin", bins)
+    sides[repeated_side] = F.broadcast(repeated) if is_broadcast else repeated
+    sides[single_side] = sides[single_side].withColumn("bin", trunc_div(times[single_side], size))
+    pairs = sides["left"].join(sides["right"], [*keys, "bin"]).where(condition)
+    return pairs.select(*columns, *keys, left_row, right_row)
 
 
 def flatten_side(rows: DataFrame, side: str, keys: list[str], labels: tuple[str, ...]) -> tuple[DataFrame, Column]:

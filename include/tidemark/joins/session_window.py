@@ -27,7 +27,7 @@ from tidemark.joins.base import (
     add_late_reason,
     compute_row_hash,
     no_position,
-    order_in_event,
+    own_order_in_event,
 )
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import WindowTimerRules
@@ -118,7 +118,7 @@ class SessionWindowJoin(Join):
         """Replay runs; returns their rows once for each outcome, with the columns of `_OUTCOME_SCHEMA`."""
         run = [*self._session_keys(rows), "session"]
         is_first_of_run = F.row_number().over(Window.partitionBy(*run).orderBy(*_ORDER)) == 1
-        ties = {"order_in_event": order_in_event(self.upstream_sides), "row_hash": compute_row_hash(rows)}
+        ties = {"order_in_event": own_order_in_event(self.upstream_sides), "row_hash": compute_row_hash(rows)}
         rows = rows.transform(with_columns, ties)
         in_order = rows.withColumn("is_first_of_run", is_first_of_run).sortWithinPartitions(*run, *_ORDER)
         fields = [T.StructField(field.name, field.dataType) for field in in_order.schema]

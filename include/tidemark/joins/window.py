@@ -17,7 +17,7 @@ from tidemark.joins.base import (
     JoinResult,
     add_late_reason,
     compute_row_hash,
-    order_in_event,
+    own_order_in_event,
     row_position,
 )
 from tidemark.joins.keys import key_columns
@@ -203,7 +203,14 @@ class WindowJoin(Join):
         with_late_rows = entered.where(~is_on_time).select(*window).distinct()
         rows = entered.join(with_late_rows, window, "semi")
         by_window = Window.partitionBy(*window)
-        order = ("clock", "tiebreak", order_in_event(self.upstream_sides), "side", "event_time", compute_row_hash(rows))
+        order = (
+            "clock",
+            "tiebreak",
+            own_order_in_event(self.upstream_sides),
+            "side",
+            "event_time",
+            compute_row_hash(rows),
+        )
         last_on_time_pane = F.max(is_on_time.cast("int")).over(by_window) - 1
         late_pane = F.col("last_on_time_pane") + F.row_number().over(by_window.orderBy("arrival_number"))
         rows = rows.withColumn("arrival_number", F.row_number().over(by_window.orderBy(*order)))

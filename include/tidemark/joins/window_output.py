@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 
 from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.formatting import quote_identifier
-from tidemark.joins.base import EMISSION_COLUMNS, compute_order_in_event, no_position
+from tidemark.joins.base import EMISSION_COLUMNS, no_position, order_in_event
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.expression_sandbox import parse_user_expression
@@ -79,7 +79,7 @@ class FiringMembers:
 
     def _order_of_row(self, side: SideName) -> Column:
         position = F.array(*(f"{name}_of_{side}" for name in ("clock", "tiebreak")))
-        return F.concat(position, compute_order_in_event(side, self.upstream_sides))
+        return F.concat(position, order_in_event(side, self.upstream_sides))
 
     @property
     def payload(self) -> list[str]:

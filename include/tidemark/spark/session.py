@@ -23,8 +23,8 @@ from tidemark.spark.jvm import cache_jvm_lookups, can_load, enable_warnings
 from tidemark.spark.package_archive import build_package_archive
 from tidemark.spark.s3_settings import get_s3_settings
 from tidemark.spark.session_settings import (
-    COMPILE_OPTION,
     DELTA_SETTINGS,
+    LARGE_METHODS_OPTION,
     LOCAL_SETTINGS,
     QUERY_SETTINGS,
     SECRET_SETTING,
@@ -99,7 +99,7 @@ def _get_cluster_settings(cluster: Cluster) -> dict[str, str]:
         master = explicit.get("spark.master", "local") or "local"
         settings |= SUBMITTED_SETTINGS
     if not master.startswith("local"):
-        settings |= {"spark.executor.defaultJavaOptions": COMPILE_OPTION, **cluster.to_spark_config()}
+        settings |= {"spark.executor.defaultJavaOptions": LARGE_METHODS_OPTION, **cluster.to_spark_config()}
     elif is_submitted():
         settings |= {SHUFFLE_PARTITIONS: LOCAL_SETTINGS[SHUFFLE_PARTITIONS]}
     if master.startswith("spark://") and (secret := os.environ.get(SPARK_SECRET_VARIABLE)):

@@ -88,14 +88,14 @@ _BRIEF_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:Ini
 _COLLECTOR_OPTION = {True: "-XX:+UseSerialGC", False: "-XX:+UseParallelGC"}
 # The JVM never compiles methods of more than 8,000 bytes, unless told to. Methods that Spark generates for a row of
 # some 20 columns are larger.
-COMPILE_OPTION = "-XX:-DontCompileHugeMethods"
+LARGE_METHODS_OPTION = "-XX:-DontCompileHugeMethods"
 CLASS_ARCHIVE = "classes.jsa"
 """Name of the JVM's class data archive, which `bin/archive-classes` writes to the folder of Delta's jars."""
 
 
 def create_java_options(jar_folder: Path, *, brief: bool) -> str:
     """Create the options of a local JVM, for a `brief` job or for throughput. Options of the user take precedence."""
-    options = [COMPILE_OPTION, *([_BRIEF_OPTIONS] if brief else [])]
+    options = [LARGE_METHODS_OPTION, *([_BRIEF_OPTIONS] if brief else [])]
     if not re.search(r"-XX:\+Use\w+GC", os.environ.get("JDK_JAVA_OPTIONS", "")):  # a JVM refuses two
         options.append(_COLLECTOR_OPTION[brief])
     if (jar_folder / CLASS_ARCHIVE).exists():

@@ -192,7 +192,7 @@ class SqlIntervalJoin(Join):
             overdue_rows = OverdueRows(materialize(removed_rows), overdue_count)
             others = rows.where(~is_overdue())
             rows = with_eviction_slice(overdue_rows.rows.unionByName(others, allowMissingColumns=True))
-        late_pairs = materialize(pair_late_rows(late_rows, [rows], self.rules, first_slice, is_small=False))
+        late_pairs = materialize(pair_late_rows(late_rows, rows, self.rules, first_slice, is_small=False))
         is_tracked = F.col("is_tracked")
         return _LabelledRows(rows, rows.where(is_tracked), rows.where(~is_tracked), late_pairs, overdue_rows), cleanups
 
@@ -206,16 +206,11 @@ class SqlIntervalJoin(Join):
         watermarks, first_slice = job_rows.watermarks, job_rows.watermarks.first_slice
         numbered_rows, late_rows, count = number_late_candidates(job_rows, self.rules)
         label = partial(label_caching, rules=self.rules)
-        rows, stateful_rows = (
-            label(numbered_rows.select_participating()),
-            label(numbered_rows.select_retention_candidates()),
-        )
+        rows = label(numbered_rows.select_participating())
+        stateful_rows = label(numbered_rows.select_retention_candidates())
         late_pairs = pair_late_rows(
             with_match_state(late_rows, self.condition, first_slice),
-            [
-                with_match_state(label(part), self.condition, first_slice)
-                for part in numbered_rows.split_participating()
-            ],
+            with_match_state(rows, self.condition, first_slice),
             self.rules,
             first_slice,
             is_small=can_broadcast(count),

@@ -6,14 +6,13 @@ pairs have all matches of expired rows. Pairs of two other rows match by their e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.config.sides import OTHER, SIDES, SideName
+from tidemark.config.sides import OTHER, SIDES
 from tidemark.joins.base import JobRows, compute_row_hash
 from tidemark.joins.datastream_interval import join_by_interval
 from tidemark.joins.keys import key_columns
@@ -76,13 +75,13 @@ def number_late_candidates(job_rows: JobRows, rules: IntervalRules) -> tuple[Job
 
 
 def pair_late_rows(
-    late_rows: DataFrame, parts: Sequence[DataFrame], rules: IntervalRules, first_slice: int, *, is_small: bool
+    late_rows: DataFrame, rows: DataFrame, rules: IntervalRules, first_slice: int, *, is_small: bool
 ) -> DataFrame:
     """Pair late rows with all rows of the other side that are within the bounds, if the earlier row was cached.
 
     Args:
         late_rows: Late rows, and rows that were not cached, with `match_hash` and `lookup_number`.
-        parts: All rows of the job with the same labels, in parts that are joined one by one.
+        rows: All rows of the job with the same labels.
         rules: The rules.
         first_slice: First slice of the job.
         is_small: True if the late rows are few enough for a broadcast join.
@@ -92,39 +91,29 @@ def pair_late_rows(
         row. `is_later` is True if the late row is the later one; otherwise the other row is not late. `is_expired` is
         True if the earlier row has expired, so that the pair is a match only if that row is still in the cache.
     """
-    return reduce(
-        DataFrame.unionByName,
-        (
-            _pair_late_rows_of_side(side, late_rows, rows, rules, first_slice, is_small=is_small)
-            for side in SIDES
-            for rows in parts
-        ),
-    )
-
-
-def _pair_late_rows_of_side(
-    side: SideName, late_rows: DataFrame, rows: DataFrame, rules: IntervalRules, first_slice: int, *, is_small: bool
-) -> DataFrame:
     names = ("side", "event_time", *_LABELS, *key_columns(rows), *SIDES)
-    both = late_rows.where(F.col("side") == side).select(*names)
-    both = both.unionByName(rows.where(F.col("side") == OTHER[side]).select(*names))
-    late, other = ({name: F.col(f"{s}_{name}") for name in (*_LABELS, "event_time")} for s in (side, OTHER[side]))
-    is_within = rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
-    left_is_earlier = F.struct("left_clock", "left_tiebreak") <= F.struct("right_clock", "right_tiebreak")
-    is_later = ~left_is_earlier if side == "left" else left_is_earlier
-    is_among_late = is_late_or_uncached(first_slice, f"{OTHER[side]}_")
-    is_pair = F.when(is_later, other["is_cached"]).otherwise(late["is_cached"] & ~is_among_late)
-    pairs = join_by_interval(
-        both, rules.lower, rules.upper, _LABELS, is_within & is_pair, repeated_side=side, is_broadcast=is_small
-    )
-    columns = {
-        "lane": late["lane"],
-        "late_side": F.lit(side),
-        "slice": F.when(is_later, late["slice"]).otherwise(other["slice"]),
-        "is_later": is_later,
-        "is_expired": is_later & (late["operator_time"] >= other["expires_at"]),
-    }
-    return pairs.transform(with_columns, columns)
+    pairs = []
+    for side in SIDES:
+        both = late_rows.where(F.col("side") == side).select(*names)
+        both = both.unionByName(rows.where(F.col("side") == OTHER[side]).select(*names))
+        late, other = ({name: F.col(f"{s}_{name}") for name in (*_LABELS, "event_time")} for s in (side, OTHER[side]))
+        is_within = rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
+        left_is_earlier = F.struct("left_clock", "left_tiebreak") <= F.struct("right_clock", "right_tiebreak")
+        is_later = ~left_is_earlier if side == "left" else left_is_earlier
+        is_among_late = is_late_or_uncached(first_slice, f"{OTHER[side]}_")
+        is_pair = F.when(is_later, other["is_cached"]).otherwise(late["is_cached"] & ~is_among_late)
+        pair = join_by_interval(
+            both, rules.lower, rules.upper, _LABELS, is_within & is_pair, repeated_side=side, is_broadcast=is_small
+        )
+        columns = {
+            "lane": late["lane"],
+            "late_side": F.lit(side),
+            "slice": F.when(is_later, late["slice"]).otherwise(other["slice"]),
+            "is_later": is_later,
+            "is_expired": is_later & (late["operator_time"] >= other["expires_at"]),
+        }
+        pairs.append(pair.transform(with_columns, columns))
+    return reduce(DataFrame.unionByName, pairs)
 
 
 def select_expired_partners(late_pairs: DataFrame) -> DataFrame:
