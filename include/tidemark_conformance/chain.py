@@ -21,6 +21,7 @@ from tidemark.execution.replay import ReplayResult
 from tidemark.joins.base import Join
 from tidemark.joins.datastream_interval import DatastreamIntervalJoin
 from tidemark.joins.session_window import SessionWindowJoin
+from tidemark.joins.sql_interval.join import SqlIntervalJoin
 from tidemark.joins.upstream_windows import with_upstream_windows
 from tidemark.joins.window import WindowJoin
 from tidemark.planning.replay_strategy import ReplayLimits
@@ -80,7 +81,7 @@ class ChainAdapter:
 
     def create_second_join(self, join: Join) -> Join:
         """Return the second join over the output of the first one."""
-        if isinstance(join, SessionWindowJoin | DatastreamIntervalJoin):
+        if isinstance(join, SessionWindowJoin | DatastreamIntervalJoin | SqlIntervalJoin):
             return replace(join, upstream_sides=("left",))
         if not isinstance(join, WindowJoin):
             return join

@@ -3,6 +3,8 @@
 Keys of the DataStream API are never null: a null key fails the job, and the rest of its event's rows are lost.
 """
 
+from itertools import product
+
 from hypothesis import strategies as st
 
 from tests.semantics.flink_chain import compute_expected, create_chain
@@ -95,10 +97,6 @@ def list_vectors_of_late_firings():
     in two sliding windows, of which the later one fires first.
     """
     times = [("B", 31), *[("B", 32)] * 5, ("C", 34), ("A", 42), ("B", 43), ("C", 41), ("A", 33)]
-    rows = [
-        {"side": side, "key": "a", "key2": "a", "ts": ts, "id": f"{side.lower()}{at}"}
-        for at, (side, ts) in enumerate(times)
-    ]
     session, sliding = {"window": "session", "gap": 2}, {"window": "sliding", "size": 4, "slide": 2}
     windows = [{**window, "allowed_lateness": 8} for window in (session, sliding, {"window": "tumbling", "size": 12})]
     vectors = [
@@ -108,12 +106,42 @@ def list_vectors_of_late_firings():
             "second": {"dialect": "datastream_window", "params": second, "key": "b_key2"},
             "watermark": {"kind": "sql", "delay_ms_a": 5, "delay_ms_b": 2, "delay_ms_c": 6},
             "drain": False,
-            "events": rows,
+            "events": create_rows(times),
         }
         for first in windows[:2]
         for second in windows
     ]
     return [{**vector, "expected": compute_expected(vector)} for vector in vectors]
+
+
+def list_vectors_of_late_lookups():
+    """Return vectors in which several pairs of one event are late, and the first one removes the row that all match.
+
+    That row of C has expired, as have the rows of B, but the timers of later rows are to remove them. A chain with a
+    minimal cleanup interval is replayed row by row.
+    """
+    times = [*(("B", ts) for ts in (60, 33, 35, 31, 34, 32)), ("C", 60), ("C", 30), ("A", 60), ("A", 32)]
+    columns = {"key": "b_key2", "rowtime": "a"}
+    vectors = [
+        {
+            "name": f"late lookups of {first} and {second} joins, cleanup interval {interval}",
+            "first": {"dialect": "sql_interval", "params": {**params, "join_type": first}},
+            "second": {"dialect": "sql_interval", "params": {**params, "join_type": second}, **columns},
+            "watermark": {"kind": "sql", "delay_ms_a": 0, "delay_ms_b": 0, "delay_ms_c": 0},
+            "drain": True,
+            "events": create_rows(times),
+        }
+        for interval in (0, 40)
+        for params in [{"lower": -10, "upper": 10, "allowed_lateness": 0, "min_cleanup_interval": interval}]
+        for first, second in product(("inner", "full"), repeat=2)
+    ]
+    return [{**vector, "expected": compute_expected(vector)} for vector in vectors]
+
+
+def create_rows(times):
+    """Create the rows of one key, by their sides and event times."""
+    names = {"key": "a", "key2": "a"}
+    return [{"side": side, **names, "ts": ts, "id": f"{side.lower()}{at}"} for at, (side, ts) in enumerate(times)]
 
 
 def may_never_end(vector):

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, find, settings
 from hypothesis.errors import NoSuchExample
 
 import tidemark_conformance as conformance
-from tests.semantics.chain_cases import list_vectors_of_late_firings
+from tests.semantics.chain_cases import list_vectors_of_late_firings, list_vectors_of_late_lookups
 from tests.semantics.cuts import cut_vector
 from tests.semantics.strategies import VECTORS as DIALECTS
 from tests.semantics.strategies import cases
@@ -54,7 +54,7 @@ def create_replay(spark):
     def replay_dialect(dialect):
         files = [file for file in FILES if find_dialect(file) == dialect]
         vectors = [vector for file in files for vector in conformance.read_vectors(file)]
-        ordered = list_vectors_of_late_firings() if dialect == "chain" else []
+        ordered = [*list_vectors_of_late_firings(), *list_vectors_of_late_lookups()] if dialect == "chain" else []
         groups = {
             "recorded": [[cut_vector(vector, name) for name in ("1", "unevenly")] for vector in vectors],
             "each": [[cut_vector(vector, "each")] for vector in SMALL_VECTORS] if FILE in files else [],

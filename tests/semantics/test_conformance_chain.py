@@ -24,6 +24,6 @@ def test_replay_random_chains_match_oracle(spark, replayed):
 
 
 @RANDOM_STREAMS
-def test_replay_rows_of_one_event_fire_in_their_order(replayed):
+def test_replay_second_join_reads_rows_of_one_event_in_their_order(replayed):
     for case, result in replayed("chain")["ordered"]:
         assert result.passed, (case.vector["name"], result)

@@ -109,7 +109,7 @@ class CommittedView:
         """Map names in the emissions to an input's columns. `select` or `explode` may leave columns out."""
         if (side == "right" and self.pipeline.join.type in SEMI_ANTI_TYPES) or self.pipeline.join.api == "cogroup":
             return {}
-        source = {f"{side}_{name}": name for name in self.inputs[SIDES.index(side)].side.schema.names}
+        source = self.inputs[SIDES.index(side)].side.emitted_columns
         if self.pipeline.explode is not None:
             copied = find_copied_columns(self.pipeline.explode)
             return {name: source[column] for name, column in copied.items() if column in source}

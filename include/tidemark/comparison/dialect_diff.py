@@ -242,12 +242,12 @@ def _label_rows(answer: ReplayResult, inputs: tuple[StoredInput, StoredInput]) -
     is_buffered = F.col("evicted_in").isNull()
     buffered = answer.carried.where(is_buffered).select("side", *SIDES).transform(with_columns, no_reason)
     both = side_output.withColumn("_waits", F.lit(False)).unionByName(buffered.withColumn("_waits", F.lit(True)))
-    columns = {source.side.name: _map_columns(source) for source in inputs}
+    columns = {source.side.name: source.side.emitted_columns for source in inputs}
     wide = both.select(
         *("side", "_reason", "_window", "_waits"),
-        *(F.col(side)[name].alias(alias) for side, names in columns.items() for name, alias in names.items()),
+        *(F.col(side)[name].alias(alias) for side, names in columns.items() for alias, name in names.items()),
     )
-    hashes = (F.when(F.col("side") == side, content_hash(wide, names.values())) for side, names in columns.items())
+    hashes = (F.when(F.col("side") == side, content_hash(wide, names)) for side, names in columns.items())
     hashed = wide.select(
         F.col("side").alias("_side"), F.coalesce(*hashes).alias("_hash"), "_reason", "_window", "_waits"
     )
@@ -260,11 +260,6 @@ def _label_rows(answer: ReplayResult, inputs: tuple[StoredInput, StoredInput]) -
         ).alias("label"),
         F.count_if(F.col("_reason").isin("late", "late_but_processed")).alias("_late"),
     )
-
-
-def _map_columns(source: StoredInput) -> dict[str, str]:
-    """Map an input's columns to their names in emissions."""
-    return {name: f"{source.side.name}_{name}" for name in source.side.schema.names}
 
 
 def _diff(first: _DialectReplay, second: _DialectReplay) -> list[DialectDifference]:
@@ -303,7 +298,7 @@ def _diff(first: _DialectReplay, second: _DialectReplay) -> list[DialectDifferen
 
 def _add_labels(rows: DataFrame, source: StoredInput, *replays: _DialectReplay) -> DataFrame:
     """Add `_SIDE`, the hash of that input's row (null if absent), and its label by each dialect, `_SIDE_NAME`."""
-    side, columns = source.side.name, list(_map_columns(source).values())
+    side, columns = source.side.name, list(source.side.emitted_columns)
     absent_in = {"left": ("padded_right",), "right": ("padded_left", *SEMI_ANTI_TYPES)}[side]
     row_hash = content_hash(rows, columns) if set(columns) <= set(rows.columns) else F.lit(None).cast("long")
     rows = rows.withColumn(f"_{side}", F.when(~F.col("_emission").isin(*absent_in), row_hash))

@@ -290,8 +290,7 @@ class _HistoryReader:
         slices = range(home, min(last, view.last.number) + 1)
         read = sum(sum(entry.read) for number in slices if (entry := view.ledger.entry(number)))
         with tuned_for_tiny_queries(view.spark) if is_tiny_job(read, before) else nullcontext():
-            schema = view.inputs[SIDES.index(self.side)].side.schema
-            columns = {f"{self.side}_{name}": name for name in schema.names}
+            columns = view.inputs[SIDES.index(self.side)].side.emitted_columns
             matches = self._select_matches(self._replay_emissions(slices, carried), columns)
             size = F.size(parse_user_expression(view.spark, pipeline.explode or "").column)
             counts = F.count("*").alias("inputs"), F.sum(F.greatest(size, F.lit(0))).alias("rows")

@@ -32,7 +32,8 @@ EVENT_TIME = "_event_time"
 EVENT_TIMES: dict[SideName, str] = {"left": "_left_event_time", "right": "_right_event_time"}
 """Event times of a row in flink-sql, where the next join selects one: null if the side is padded."""
 EMISSION_ORDER = "_emission_order"
-"""Order of a row among those that one event emits, in flink-datastream. A window may fire for each of them."""
+"""Order of a row among those that one event emits. It matters if the next join processes them one by one: a window may
+fire for each late row, and an interval join of flink-sql may remove buffered rows at each lookup."""
 
 OUTPUT_STREAM_COLUMNS = (
     *(EMITTED_AT, EMITTED_ORDER, OUTPUT_WATERMARK, EMISSION_ORDER),

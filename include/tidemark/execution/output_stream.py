@@ -135,7 +135,7 @@ def place_emissions(joined: DataFrame, advances: DataFrame) -> DataFrame:
     """Add each row's place in the output stream, as `clock` and `tiebreak`, and drop the columns of its cause.
 
     The event that emits a row has the same clock. Its tiebreak is multiplied by `ORDER_STEPS`, since one event emits
-    first matches, then rows that the lookup removes, and then rows that timers remove.
+    first rows at its arrival, and then rows at the timers that its watermark fires.
 
     Args:
         joined: Emissions with `lane`, `slice` and `CAUSE_COLUMNS`.
@@ -147,8 +147,7 @@ def place_emissions(joined: DataFrame, advances: DataFrame) -> DataFrame:
     placed = joined.join(first_events, place, "left")
     placed = placed.withColumn("position", F.greatest("emitting_row", "reaching_event"))
     is_by_timer = F.col("emitting_watermark").isNotNull()
-    step = F.when(F.col("emission") == "matched", 0).otherwise(F.when(is_by_timer, 2).otherwise(1))
-    tiebreak = scale_tiebreak(F.col("position.tiebreak"), ORDER_STEPS) + step
+    tiebreak = scale_tiebreak(F.col("position.tiebreak"), ORDER_STEPS) + is_by_timer.cast("int")
     position = {"clock": F.col("position.clock"), "tiebreak": tiebreak}
     return placed.transform(with_columns, position).drop(
         "emitting_row", "emitting_watermark", "reaching_event", "position"

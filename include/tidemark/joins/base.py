@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 
 from tidemark.config.dialect_support import TICK_MICROS
 from tidemark.config.output_stream import EMISSION_ORDER
-from tidemark.config.sides import SIDES, SideName
+from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.timegrid.time_columns import as_json, floor_div
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Timeline
@@ -187,6 +187,30 @@ def own_order_in_event(upstream_sides: Collection[SideName]) -> Column:
     """Return `order_in_event` of rows with `side`, each by its own side."""
     left, right = (order_in_event(side, upstream_sides) for side in SIDES)
     return F.when(F.col("side") == "left", left).otherwise(right)
+
+
+def order_of_lookup(arriving: Column, buffered: Column, prefix: str = "", *, is_removed: bool = False) -> Column:
+    """Return the order of a row that an interval join emits, among the rows that one event emits, as an array.
+
+    First come the matches of an arriving row, then the buffered rows that it removes, both in the order of event times,
+    then of arrivals. (Flink's heap state reads buffered rows in the order of hashes, RocksDB in that of event times.)
+
+    Args:
+        arriving: `order_in_event` of the arriving row.
+        buffered: `order_in_event` of the buffered row.
+        prefix: Prefix of the columns of the buffered row, such as `left_`.
+        is_removed: True if the arriving row removes the buffered row, False if both match.
+    """
+    step = F.lit(int(is_removed)).cast("long")
+    place = F.array(step, *(F.col(f"{prefix}{name}") for name in ("event_time", "clock", "tiebreak")))
+    return F.concat(arriving, place, buffered)
+
+
+def order_of_pair(upstream_sides: Collection[SideName]) -> Column:
+    """Return `order_of_lookup` of pairs with `left_*` and `right_*` of their event times and positions."""
+    orders = {side: order_in_event(side, upstream_sides) for side in SIDES}
+    by_right, by_left = (order_of_lookup(orders[OTHER[side]], orders[side], f"{side}_") for side in SIDES)
+    return F.when(row_position("left_") <= row_position("right_"), by_right).otherwise(by_left)
 
 
 def no_position() -> Column:

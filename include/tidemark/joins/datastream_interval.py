@@ -17,8 +17,7 @@ from tidemark.joins.base import (
     JoinResult,
     add_late_reason,
     later_position,
-    order_in_event,
-    row_position,
+    order_of_pair,
 )
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.flink_datastream import IntervalRules
@@ -90,22 +89,11 @@ class DatastreamIntervalJoin(Join):
             "window_end": F.lit(None).cast("long"),
             "emitting_row": later_position(),
             "emitting_watermark": F.lit(None).cast("long"),
-            "emission_order": F.when(
-                row_position("left_") <= row_position("right_"), self._order_pair("left", "right")
-            ).otherwise(self._order_pair("right", "left")),
+            "emission_order": order_of_pair(self.upstream_sides),
         }
         condition = self.rules.is_within(*times) & ~self._is_evicted_before_match() & (later >= first_slice)
         pairs = join_by_interval(rows, self.rules.lower, self.rules.upper, self.labels, condition)
         return pairs.select(*(column.alias(name) for name, column in columns.items()), *EMISSION_COLUMNS[-2:])
-
-    def _order_pair(self, buffered: SideName, arriving: SideName) -> Column:
-        """Return the order of a pair among those of one event: by the arriving row, then by the buffered one.
-
-        The engine reads buffered rows by their event time, then by their arrival.
-        """
-        place = F.array(*(F.col(f"{buffered}_{name}") for name in ("event_time", "clock", "tiebreak")))
-        orders = {side: order_in_event(side, self.upstream_sides) for side in SIDES}
-        return F.concat(orders[arriving], place, orders[buffered])
 
 
 def join_by_interval(

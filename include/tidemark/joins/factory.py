@@ -62,7 +62,9 @@ def create_join(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, St
         if pipeline.uses_processing_time_only:
             return ProcessingTimeJoin(rules, processing_time(), join_type, condition)
         selects_exact_rows = not pipeline.output_stream or pipeline.join.type == "inner"
-        return SqlIntervalJoin(rules, join_type, condition, selects_exact_rows)
+        return SqlIntervalJoin(
+            rules, join_type, condition, selects_exact_rows, tuple(pipeline.upstreams), pipeline.output_stream
+        )
     interval_join = RestartedIntervalJoin if pipeline.restarts else DatastreamIntervalJoin
     return interval_join(flink_datastream.IntervalRules.from_config(pipeline.join.interval), tuple(pipeline.upstreams))
 

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 
 from tidemark.config import Pipeline
 from tidemark.config.allowed_functions import ColumnCheck, InputColumns
+from tidemark.config.output_stream import EMISSION_ORDER
 from tidemark.config.sides import SIDES
 from tidemark.errors import PipelineFileError
 from tidemark.formatting import quote_identifier
@@ -49,10 +50,11 @@ def flatten_emissions(
 ) -> DataFrame:
     """Flatten emissions into the inputs' columns and the provenance `_slice`, `_emission`, `_pane`, `_result_time`.
 
-    Input columns are `left_NAME` and `right_NAME`. A coGroup has the arrays `left` and `right`, semi and anti joins
-    have only the left columns. Window joins also have `_window_start` and `_window_end`, and if the right row has its
-    own window `_right_window_start` and `_right_window_end`. If emissions have their `lane`, there is `_lane`. In
-    flink-datastream the condition is a filter after the join; elsewhere the join applies it.
+    Input columns are `left_NAME` and `right_NAME`, without those of `list_hidden_columns`. A coGroup has the arrays
+    `left` and `right`, semi and anti joins have only the left columns. Window joins also have `_window_start` and
+    `_window_end`, and if the right row has its own window `_right_window_start` and `_right_window_end`. If emissions
+    have their `lane`, there is `_lane`. In flink-datastream the condition is a filter after the join; elsewhere the
+    join applies it.
 
     Args:
         joined: Emissions of a replay.
@@ -64,7 +66,8 @@ def flatten_emissions(
     if join.api == "cogroup":
         columns = [F.col(side) for side in SIDES]
     else:
-        columns = [column for side in _list_emitted_sides(pipeline) for column in flatten_columns(joined, side)]
+        hidden = list_hidden_columns(pipeline)
+        columns = [column for side in _list_emitted_sides(pipeline) for column in flatten_columns(joined, side, hidden)]
     converted = {
         "_slice": grid.timestamp_column(F.col("slice")),
         "_pane": F.col("pane").cast("int"),
@@ -100,7 +103,13 @@ def list_emission_columns(pipeline: Pipeline, left: StructType, right: StructTyp
         names = list(SIDES)
     else:
         names = [f"{side}_{name}" for side in _list_emitted_sides(pipeline) for name in schemas[side].names]
+        names = [name for name in names if name not in list_hidden_columns(pipeline)]
     return [*names, *list_provenance_columns(pipeline)]
+
+
+def list_hidden_columns(pipeline: Pipeline) -> list[str]:
+    """List the columns of inputs that no output has: the order of rows that one event emits, for the join itself."""
+    return [f"{side}_{EMISSION_ORDER}" for side in pipeline.upstreams]
 
 
 def list_provenance_columns(pipeline: Pipeline) -> list[str]:

@@ -6,7 +6,7 @@ a table of members. The second step, here, is an ordinary join within each firin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -178,11 +178,12 @@ def _split_sides(members: FiringMembers, condition: str | None) -> tuple[DataFra
     return lefts, rights
 
 
-def flatten_columns(rows: DataFrame, side: str) -> list[Column]:
-    """Return the columns of one side's struct as `left_NAME` or `right_NAME`."""
+def flatten_columns(rows: DataFrame, side: str, hidden: Collection[str] = ()) -> list[Column]:
+    """Return the columns of one side's struct as `left_NAME` or `right_NAME`, without hidden ones."""
     dtype = rows.schema[side].dataType
     assert isinstance(dtype, T.StructType)
-    return [F.col(f"{side}.{quote_identifier(name)}").alias(f"{side}_{name}") for name in dtype.names]
+    columns = {f"{side}_{name}": F.col(f"{side}.{quote_identifier(name)}") for name in dtype.names}
+    return [column.alias(name) for name, column in columns.items() if name not in hidden]
 
 
 def _join_sides(lefts: DataFrame, rights: DataFrame, firing: list[str], how: str, condition: str | None) -> DataFrame:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.config.output_stream import EMISSION_ORDER, EMITTED_AT
+from tidemark.config.output_stream import EMITTED_AT
 from tidemark.execution.lane_replay import LANE, add_lane
 from tidemark.execution.output_stream import create_output_streams
 from tidemark.execution.replay import ReplayResult
@@ -39,7 +39,8 @@ def collect_stream(
 ) -> pa.Table:
     """Collect the output stream of a job, with the slices and clocks of the pipeline.
 
-    So the next join reads it, and emits its columns, as if the pipelines had run.
+    So the next join reads it, and emits its columns, as if the pipelines had run. The orders of rows that one event
+    emits keep synthetic clocks, which order rows in the same way.
 
     Args:
         result: Result of the job.
@@ -53,7 +54,6 @@ def collect_stream(
     clocks = stream[EMITTED_AT].cast(pa.int64()).to_numpy()
     pairs = [(cuts[lane], int(clock)) for lane, clock in zip(numbers, clocks, strict=True)]
     columns: dict[str, Sequence[Any]] = {
-        EMISSION_ORDER: _restore_orders(stream, inputs, [cut for cut, _ in pairs]),
         EMITTED_AT: [cut.to_own_clock(clock, inputs.grid) for cut, clock in pairs],
         "_slice": [inputs.grid.start_of(cut.to_own_slice(clock)) for cut, clock in pairs],
     }
@@ -62,20 +62,6 @@ def collect_stream(
         stream = stream.set_column(number, name, pa.array(values).cast(dtype))
     # A column without nulls is null in the rows of the other input.
     return stream.cast(pa.schema([field.with_nullable(True) for field in stream.schema]))
-
-
-def _restore_orders(stream: pa.Table, inputs: LaneInputs, cuts: Sequence[LaneCut]) -> list[list[int | None] | None]:
-    """Return the orders of rows that one event emits, with the clocks of the pipeline."""
-    clock_places = (0, 2) if inputs.pipeline.join.window else (1,)
-
-    def restore(number: int | None, place: int, cut: LaneCut) -> int | None:
-        return number if number is None or place not in clock_places else cut.to_own_clock(number, inputs.grid)
-
-    orders: list[list[int | None] | None] = stream[EMISSION_ORDER].to_pylist()
-    return [
-        order and [restore(number, place, cut) for place, number in enumerate(order)]
-        for order, cut in zip(orders, cuts, strict=True)
-    ]
 
 
 def _to_array(values: Sequence[int]) -> npt.NDArray[np.int64]:

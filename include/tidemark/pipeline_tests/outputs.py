@@ -18,7 +18,7 @@ from tidemark.config.types import format_micros, parse_instant, to_micros
 from tidemark.execution.lane_replay import LANE, add_lane
 from tidemark.execution.replay import ReplayResult
 from tidemark.joins.late_table import LATE_COLUMNS, select_late_table
-from tidemark.joins.output_schema import select_emissions
+from tidemark.joins.output_schema import list_hidden_columns, select_emissions
 from tidemark.pipeline_tests.case_settings import SECTIONS, Section
 from tidemark.pipeline_tests.chain import split_name
 from tidemark.timegrid.slices import Grid
@@ -130,7 +130,7 @@ def collect_outputs(
         grid: Grid of the replay.
         sections: Kinds of rows to collect. The state of a job is needed for the next one in any case.
     """
-    outputs = JobOutputs([LaneOutput() for _ in range(count)], {})
+    outputs, hidden = JobOutputs([LaneOutput() for _ in range(count)], {}), list_hidden_columns(pipeline)
     for slices, result in results:
         emitted = select_emissions(add_lane(result.joined), pipeline, grid)
         for row in emitted.collect() if "emissions" in sections else ():
@@ -144,17 +144,17 @@ def collect_outputs(
             is_in_python = F.year("event_time").between(MINYEAR, MAXYEAR)  # rejected rows can have any event time
             for row in late.withColumn("event_time", F.when(is_in_python, F.col("event_time"))).collect():
                 names = [name for name in LATE_COLUMNS if name not in _NOT_TESTED]
-                lane, values = _flatten(row, late.schema, names)
+                lane, values = _flatten(row, late.schema, names, hidden)
                 outputs.lanes[lane].late.append(values)
         for row in result.carried.collect() if "carried" in sections else ():
             times = {"arrived_at": row["clock"], "event_time": row["event_time"]}
             times["event_time"] = None if row["event_time"] is None else row["event_time"] * pipeline.tick_micros
-            lane, sides = _flatten(row, result.carried.schema, ["side"])
+            lane, sides = _flatten(row, result.carried.schema, ["side"], hidden)
             values = {**sides, **{name: _format_time(time) for name, time in times.items()}}
             outputs.lanes[lane].carried.append(
                 CarriedRow(values, slices, max(row["carried_from"], slices[0]), row["evicted_in"])
             )
-        sides_types = _flatten_types(late.schema)
+        sides_types = _flatten_types(late.schema, hidden)
         window_types = {name: late.schema[name].dataType for name in ("window_start", "window_end")}
         outputs.types = {
             "emissions": fields,
@@ -174,8 +174,11 @@ def _format_time(micros: int | None) -> str | None:
     return None if micros is None else format_micros(micros)
 
 
-def _flatten(row: SparkRow, schema: T.StructType, names: Sequence[str]) -> tuple[int, Values]:
-    """Return the lane of a row with the structs `left` and `right`, and its columns with the structs' fields."""
+def _flatten(row: SparkRow, schema: T.StructType, names: Sequence[str], hidden: Collection[str]) -> tuple[int, Values]:
+    """Return the lane of a row with the structs `left` and `right`, and its columns with the structs' fields.
+
+    Hidden fields are left out.
+    """
     plain = to_plain_row(row, T.StructType([schema[name] for name in (*names, *SIDES)]))
     values = {name: plain[name] for name in names}
     lane = None
@@ -186,16 +189,16 @@ def _flatten(row: SparkRow, schema: T.StructType, names: Sequence[str]) -> tuple
         lane = fields[LANE] if fields is not None else lane
         values |= {f"{side}_{name}": fields and fields[name] for name in dtype.names if name != LANE}
     assert lane is not None, "a row is of one side"
-    return lane, values
+    return lane, {name: value for name, value in values.items() if name not in hidden}
 
 
-def _flatten_types(schema: T.StructType) -> Types:
+def _flatten_types(schema: T.StructType, hidden: Collection[str]) -> Types:
     types: dict[str, T.DataType] = {}
     for side in SIDES:
         dtype = schema[side].dataType
         assert isinstance(dtype, T.StructType), "an input's row"
         types |= {f"{side}_{field.name}": field.dataType for field in dtype if field.name != LANE}
-    return types
+    return {name: dtype for name, dtype in types.items() if name not in hidden}
 
 
 def to_slice_number(label: str, grid: Grid) -> int:

@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from tidemark.config import CheckpointArrival, CommitArrival, Input, Pipeline, TimeBounds, TimeColumn
 from tidemark.config.allowed_functions import InputColumns
-from tidemark.config.output_stream import OUTPUT_WATERMARK, compute_order_factor
+from tidemark.config.output_stream import EMISSION_ORDER, OUTPUT_WATERMARK, compute_order_factor
 from tidemark.config.sides import SideName
 from tidemark.config.types import to_micros
 from tidemark.errors import InputError
@@ -89,6 +89,13 @@ class Side:
     """True if the table is the output stream of another pipeline, with its watermarks in rows of their own."""
     order_factor: int = 1
     """Factor of tiebreaks, in a chain of joins."""
+
+    @property
+    def emitted_columns(self) -> dict[str, str]:
+        """Columns of the input by their names in emissions, without those that only the join reads."""
+        hidden = EMISSION_ORDER if self.is_output_stream else None
+        return {f"{self.name}_{name}": name for name in self.schema.names if name != hidden}
+
     null_event_time: int | None = None
     """Event time that stands for null in the engine, in ticks; None if it has none."""
     excluded_predicates: tuple[str, ...] = ()

@@ -34,15 +34,15 @@ def with_cleanup_time(rows: DataFrame, *, is_small: bool) -> DataFrame:
     removed when they expire. Only other busy periods are scanned row by row, in Arrow.
 
     Args:
-        rows: Rows with `side`, `key_*`, `is_cached`, `expires_at`, `cleanup_time`, and the `watermark` at their
-            arrival. Times are in ms.
+        rows: Rows with `side`, `key_*`, `is_cached`, `expires_at`, `cleanup_time`, their position and `order_in_event`,
+            and the `watermark` at their arrival. Times are in ms.
         is_small: True if computing intermediate rows twice costs less than materializing them.
 
     Returns:
         The rows with `cleanup_time`; null if they are not cached.
     """
     keys = key_columns(rows)
-    order = ("clock", "tiebreak", "watermark", "event_time")
+    order = ("clock", "tiebreak", "watermark", "order_in_event", "event_time")
     cache_window = Window.partitionBy(*keys, "side").orderBy(*order)
     earlier_rows = cache_window.rowsBetween(Window.unboundedPreceding, -1)
     up_to_row = cache_window.rowsBetween(Window.unboundedPreceding, Window.currentRow)

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from typing_extensions import override
 
@@ -37,8 +37,12 @@ from tidemark.joins.base import (
     JobRows,
     Join,
     JoinResult,
+    RowFilter,
     add_late_reason,
     compute_row_hash,
+    order_of_lookup,
+    order_of_pair,
+    own_order_in_event,
     row_position,
     select_all,
 )
@@ -70,10 +74,11 @@ from tidemark.joins.sql_interval.match_tracking import (
     filter_matches,
     find_first_matches,
     is_padded,
+    to_emission_order,
     to_emissions,
     with_first_match,
 )
-from tidemark.joins.sql_interval.operator_simulation import replay_lanes
+from tidemark.joins.sql_interval.operator_simulation import AFTER_LOOKUP, replay_lanes
 from tidemark.joins.sql_interval.overdue_rows import (
     OverdueRows,
     is_overdue,
@@ -89,6 +94,9 @@ from tidemark.timegrid.time_columns import as_json
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.restarted_lane import epoch_column
 from tidemark.watermarks.row_status import is_filtered
+
+_REPLAY_ORDER = ("clock", "tiebreak", "watermark", "order_in_event", "side", "event_time")
+"""Order of arrival. Rows at one position have equal watermarks, unless the stream recorded one for each row."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +135,10 @@ class SqlIntervalJoin(Join):
 
     selects_exact_rows: bool = True
     """False to compute the cleanup times of all rows in large jobs too. The places of padded rows depend on them."""
+    upstream_sides: tuple[SideName, ...] = ()
+    """Inputs that are the output of another join, of which one event may emit several rows."""
+    orders_emissions: bool = True
+    """True to order the rows that one event emits, for a next join."""
 
     needs_exact_watermarks = True
     retains_overdue_rows = True
@@ -145,6 +157,30 @@ class SqlIntervalJoin(Join):
     @override
     def apply(self, job_rows: JobRows) -> JoinResult:
         """Join in closed form, and replay the lanes that have none."""
+        result = self._apply(self._add_order_in_event(job_rows))
+        return replace(result, late=result.late.drop("order_in_event"))
+
+    def _add_order_in_event(self, job_rows: JobRows) -> JobRows:
+        """Add `order_in_event` to all rows of a job, `filtered` ones aside."""
+
+        def add(rows: DataFrame) -> DataFrame:
+            return rows.withColumn("order_in_event", own_order_in_event(self.upstream_sides))
+
+        def select(rows_filter: RowFilter, buckets_filter: RowFilter) -> DataFrame:
+            assert exact_rows is not None
+            return exact_rows.select(lambda rows: rows_filter(add(rows)), buckets_filter)
+
+        exact_rows, on_time = job_rows.exact_rows, add(job_rows.on_time)
+        return replace(
+            job_rows,
+            on_time=on_time,
+            late_candidates=add(job_rows.late_candidates),
+            retained=on_time if job_rows.retained is job_rows.on_time else add(job_rows.retained),
+            carried=None if job_rows.carried is None else add(job_rows.carried),
+            exact_rows=None if exact_rows is None else replace(exact_rows, select=select),
+        )
+
+    def _apply(self, job_rows: JobRows) -> JoinResult:
         exact_rows = job_rows.exact_rows
         if exact_rows is None:
             rows = job_rows.late_candidates.where(F.col("rejected").isNull())
@@ -173,6 +209,10 @@ class SqlIntervalJoin(Join):
     def _padded_sides(self) -> list[SideName]:
         """Sides of which the join of some lane pads unmatched rows."""
         return [side for side in SIDES if self.join_type.types.intersection(PADDING_TYPES[side])]
+
+    @property
+    def _order_of_pair(self) -> Column | None:
+        return order_of_pair(self.upstream_sides) if self.orders_emissions else None
 
     @property
     def _is_padded(self) -> Column:
@@ -204,8 +244,8 @@ class SqlIntervalJoin(Join):
         searched among the rows for which it matters.
         """
         watermarks, first_slice = job_rows.watermarks, job_rows.watermarks.first_slice
-        numbered_rows, late_rows, count = number_late_candidates(job_rows, self.rules)
         label = partial(label_caching, rules=self.rules)
+        numbered_rows, late_rows, count = number_late_candidates(job_rows, label)
         rows = label(numbered_rows.select_participating())
         stateful_rows = label(numbered_rows.select_retention_candidates())
         late_pairs = pair_late_rows(
@@ -285,7 +325,7 @@ class SqlIntervalJoin(Join):
     def _join_closed_form(self, rows: _LabelledRows, job_rows: JobRows) -> JoinResult:
         """Compute the outputs of the lanes with a closed form."""
         first_slice, padded_sides = job_rows.watermarks.first_slice, self._padded_sides
-        select_matches = partial(filter_matches, condition=self.condition)
+        select_matches = partial(filter_matches, condition=self.condition, emission_order=self._order_of_pair)
         on_time_pairs = self._pair_on_time_rows(rows.all_rows, first_slice, is_tracked=bool(padded_sides))
         late_pairs = rows.late_pairs.where(~F.col("is_expired"))
         pairs = select_matches(on_time_pairs, is_tracked=bool(padded_sides)).unionByName(
@@ -304,7 +344,7 @@ class SqlIntervalJoin(Join):
             is_padded = F.col("eviction_slice").isNotNull() & F.col("first_match_slice").isNull() & self._is_padded
             padded_rows = with_first_match(rows.all_rows, first_matches).where(is_padded)
             padded_rows = padded_rows.withColumn("slice", F.greatest("slice", "eviction_slice"))
-            joined = joined.unionByName(_to_padded_emissions(padded_rows))
+            joined = joined.unionByName(_to_padded_emissions(padded_rows, is_ordered=self.orders_emissions))
             buffered = with_first_match(tracked, first_matches)
         # Late rows have an outcome besides `cached` only if they are not cached, and few pairs have such rows.
         late_matches = broadcast_if_small(*materialize_and_count(find_first_matches(outcome_pairs, SIDES)))
@@ -411,27 +451,37 @@ class SqlIntervalJoin(Join):
             "has_null_key": has_null_key(rows),
             "condition_matches": condition_matches,
             "epoch": epoch_column(job_rows.watermarks),
-            "row_hash": compute_row_hash(rows),
+            "arrival_number": F.row_number().over(
+                Window.partitionBy("lane").orderBy(*_REPLAY_ORDER, compute_row_hash(rows))
+            ),
         }
         rows = rows.transform(with_columns, {**padding, **params, **computed})
         watermarks = job_rows.watermarks
         timelines = {lane: watermarks.timelines[lane] for lane in lanes}
         last_cleanups = {lane: watermarks.lanes[lane].initial_watermarks.last_cleanups for lane in lanes}
         replayed = replay_lanes(rows, timelines, last_cleanups, watermarks.first_slice)
-        return replayed.drop("_condition_matches", "row_hash")
+        return replayed.drop("_condition_matches", "arrival_number")
 
 
-def _to_padded_emissions(rows: DataFrame) -> DataFrame:
+def _to_padded_emissions(rows: DataFrame, *, is_ordered: bool) -> DataFrame:
     """Return unmatched rows as emissions.
 
     A row is emitted by the lookup that removes it, or else by its cleanup timer. A row that was not cached is emitted
-    on arrival.
+    on arrival, after its matches and the rows that it removes. Timers follow in the order of their times.
+
+    Args:
+        rows: Unmatched rows with their labels.
+        is_ordered: True to order the rows that one event emits.
     """
-    own_position, emission = row_position(), F.concat(F.lit("padded_"), F.col("side"))
+    emitting_row, emission = row_position(), F.concat(F.lit("padded_"), F.col("side"))
     timer = F.when(F.col("is_cached"), F.coalesce("cleanup_time", "expires_at"))
-    if "removing_lookup" not in rows.columns:
-        return to_emissions(rows.withColumn("emitting_row", own_position), emission, timer)
-    lookup = row_position("removing_lookup.")
-    is_removed_by_lookup = F.col("removing_lookup").isNotNull()
-    rows = rows.withColumn("emitting_row", F.when(is_removed_by_lookup, lookup).otherwise(own_position))
-    return to_emissions(rows, emission, F.when(~is_removed_by_lookup, timer))
+    own_order = F.col("order_in_event")
+    order = order_of_lookup(F.array(timer), own_order, is_removed=True)
+    order = F.when(F.col("is_cached"), order).otherwise(F.concat(own_order, F.array(F.lit(AFTER_LOOKUP))))
+    if "removing_lookup" in rows.columns:
+        is_removed = F.col("removing_lookup").isNotNull()
+        lookup_order = order_of_lookup(F.col("removing_lookup.order_in_event"), own_order, is_removed=True)
+        emitting_row = F.when(is_removed, row_position("removing_lookup.")).otherwise(emitting_row)
+        order, timer = F.when(is_removed, lookup_order).otherwise(order), F.when(~is_removed, timer)
+    causes = {"emitting_row": emitting_row, "emission_order": to_emission_order(order if is_ordered else None)}
+    return to_emissions(rows.withColumns(causes), emission, timer)

@@ -44,7 +44,8 @@ def add_carried(rows: DataFrame, carried: DataFrame | None) -> DataFrame:
 def select_narrow(rows: DataFrame) -> DataFrame:
     """Select the columns from which the labels of rows are computed, without the rows themselves."""
     missing = {name: F.lit(None).cast("long") for name in ("bucket_number", "cleanup_time") if name not in rows.columns}
-    return rows.transform(with_columns, missing).select(*_NARROW_COLUMNS, "cleanup_time", *key_columns(rows))
+    names = (*_NARROW_COLUMNS, "order_in_event", "cleanup_time", *key_columns(rows))
+    return rows.transform(with_columns, missing).select(*names)
 
 
 def label_caching(rows: DataFrame, rules: IntervalRules) -> DataFrame:

@@ -13,14 +13,13 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.config.sides import OTHER, SIDES
-from tidemark.joins.base import JobRows, compute_row_hash
+from tidemark.joins.base import JobRows, RowFilter, compute_row_hash
 from tidemark.joins.datastream_interval import join_by_interval
 from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
-from tidemark.joins.sql_interval.labels import get_other_side, is_late_or_uncached, label_caching
+from tidemark.joins.sql_interval.labels import get_other_side, is_late_or_uncached
 from tidemark.joins.sql_interval.late_materialization import IDENTITY
-from tidemark.joins.sql_interval.match_tracking import ARRIVAL_ORDER
-from tidemark.joins.sql_interval.overdue_rows import OverdueRows
+from tidemark.joins.sql_interval.overdue_rows import LOOKUP_ORDER, OverdueRows
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize, materialize_and_count
 
@@ -30,6 +29,7 @@ _LABELS = (
     "bucket_number",
     "clock",
     "tiebreak",
+    "order_in_event",
     "watermark",
     "operator_time",
     "is_cached",
@@ -41,8 +41,9 @@ _LABELS = (
 
 
 def with_lookup_number(late_rows: DataFrame) -> DataFrame:
-    """Add `lookup_number`: lookups with equal key, position and event time are numbered from 1 by their content."""
-    by_identity = Window.partitionBy(*IDENTITY, *key_columns(late_rows)).orderBy(compute_row_hash(late_rows))
+    """Add `lookup_number`: lookups with equal key, order and event time are numbered from 1 by their content."""
+    identity = (*IDENTITY, "order_in_event", *key_columns(late_rows))
+    by_identity = Window.partitionBy(*identity).orderBy(compute_row_hash(late_rows))
     return late_rows.withColumn("lookup_number", F.row_number().over(by_identity))
 
 
@@ -52,8 +53,12 @@ def number_late_rows(rows: DataFrame, first_slice: int) -> DataFrame:
     return rows.where(~is_late_or_uncached(first_slice)).unionByName(late_rows, allowMissingColumns=True)
 
 
-def number_late_candidates(job_rows: JobRows, rules: IntervalRules) -> tuple[JobRows, DataFrame, int]:
+def number_late_candidates(job_rows: JobRows, label: RowFilter) -> tuple[JobRows, DataFrame, int]:
     """Add `lookup_number` to the rows of a large job; null for rows that are surely cached and not late.
+
+    Args:
+        job_rows: The rows of the job, with `order_in_event`.
+        label: Function that labels rows (`labels.label_caching`).
 
     Returns:
         The rows of the job without rejected ones, those of them that are late or not cached with the labels of
@@ -61,7 +66,7 @@ def number_late_candidates(job_rows: JobRows, rules: IntervalRules) -> tuple[Job
     """
     candidates = job_rows.late_candidates.where(F.col("rejected").isNull())
     is_late = is_late_or_uncached(job_rows.watermarks.first_slice)
-    labelled = label_caching(candidates, rules)
+    labelled = label(candidates)
     late_rows, count = materialize_and_count(with_lookup_number(labelled.where(is_late)))
     number = F.lit(None).cast("int").alias("lookup_number")
     others = labelled.where(~is_late).select(*candidates.columns, number)
@@ -146,7 +151,7 @@ def select_overdue_matches(late_pairs: DataFrame, overdue_rows: OverdueRows) -> 
     )
     removed_rows = replace(overdue_rows, rows=overdue_rows.rows.where(F.col("removing_lookup").isNotNull()))
     annotated = removed_rows.annotate(expired, ["removing_lookup"])
-    is_remover = [_get_late(name) == F.col(f"removing_lookup.{name}") for name in ARRIVAL_ORDER]
+    is_remover = [_get_late(name) == F.col(f"removing_lookup.{name}") for name in LOOKUP_ORDER]
     is_first = _get_late("lookup_number") == 1  # simultaneous lookups: the first one removes the row
     return annotated.where(reduce(Column.__and__, [*is_remover, is_first]))
 

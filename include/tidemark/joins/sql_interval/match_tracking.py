@@ -17,7 +17,7 @@ from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.time_columns import as_json
 
 ARRIVAL_ORDER = ("clock", "tiebreak", "event_time")
-_EMITTED = ("slice", "left", "right", "emitting_row")
+_EMITTED = ("slice", "left", "right", "emitting_row", "emission_order")
 _TRACKED = (*_EMITTED, "left_match_hash", "right_match_hash")
 
 
@@ -25,12 +25,13 @@ def compute_match_hash(rows: DataFrame, condition: str | None) -> Column:
     """Return a hash that is equal for rows of a key with the same partners.
 
     It covers the position and, if there is a condition, the content of a row, so that matches can be tracked without
-    a unique id. It also covers `lookup_number` (`late_pairs.with_lookup_number`): of late rows that differ in nothing
-    else, only the first one matches the rows that it removes.
+    a unique id. It also covers `order_in_event` and `lookup_number` (`late_pairs.with_lookup_number`), because of late
+    rows that differ in nothing else, only the first one matches the rows that it removes.
     """
     payload = [as_json(F.struct(*PADDING_TYPES), rows.select(*PADDING_TYPES).schema)] if condition else []
     number = [F.when(F.col("lookup_number") > 1, F.col("lookup_number"))] if "lookup_number" in rows.columns else []
-    return F.xxhash64("side", *ARRIVAL_ORDER, *payload, *number)  # skips nulls
+    order = ["order_in_event"] if "order_in_event" in rows.columns else []
+    return F.xxhash64("side", *ARRIVAL_ORDER, *order, *payload, *number)  # skips nulls
 
 
 def is_padded(side: Column, join_type: JoinType) -> Column:
@@ -39,15 +40,18 @@ def is_padded(side: Column, join_type: JoinType) -> Column:
     return F.when(side == "left", left).otherwise(right)
 
 
-def filter_matches(pairs: DataFrame, condition: str | None, *, is_tracked: bool) -> DataFrame:
+def filter_matches(
+    pairs: DataFrame, condition: str | None, *, is_tracked: bool, emission_order: Column | None = None
+) -> DataFrame:
     """Select pairs that meet the join's condition.
 
     Args:
         pairs: Pairs with `slice`, `left`, `right` and the positions of both rows.
         condition: SQL over `left_*` and `right_*`; None for all pairs.
         is_tracked: True to select the keys and match hashes too.
+        emission_order: Order of a pair among the rows that one event emits; None if it does not matter.
     """
-    pairs = pairs.withColumn("emitting_row", later_position())
+    pairs = pairs.withColumns({"emitting_row": later_position(), "emission_order": to_emission_order(emission_order)})
     pairs = pairs.select(*_TRACKED, *key_columns(pairs)) if is_tracked else pairs.select(*_EMITTED)
     if condition is None:
         return pairs
@@ -86,16 +90,20 @@ def to_emissions(rows: DataFrame, emission: Column, emitting_watermark: Column |
     """Select rows or pairs as emissions, in `EMISSION_COLUMNS` and `CAUSE_COLUMNS`.
 
     Args:
-        rows: Rows or pairs with `emitting_row`.
+        rows: Rows or pairs with `emitting_row` and `emission_order`.
         emission: Kind of the emissions.
         emitting_watermark: Least watermark that emits a row, ms; None if `emitting_row` emits all of them.
     """
     null = F.lit(None).cast("long")
     constants = {"emission": emission, "pane": F.lit(0), "result_time": null, "window_start": null, "window_end": null}
     constants["emitting_watermark"] = null if emitting_watermark is None else emitting_watermark
-    constants["emission_order"] = F.lit(None).cast(EMISSION_ORDER_TYPE)
     names = (*EMISSION_COLUMNS, *CAUSE_COLUMNS)
     return rows.select(*(constants.get(name, F.col(name)).alias(name) for name in names))
+
+
+def to_emission_order(order: Column | None) -> Column:
+    """Return the column `emission_order`: an order among the rows that one event emits, or null for none."""
+    return F.lit(None).cast(EMISSION_ORDER_TYPE) if order is None else order
 
 
 def _get_field_names(rows: DataFrame, side: str) -> list[str]:

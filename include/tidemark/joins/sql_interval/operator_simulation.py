@@ -28,6 +28,7 @@ _EXTRA_FIELDS = T.StructType([
     T.StructField("right_last_cleanup", T.LongType()),
     T.StructField("emitting_row", POSITION_TYPE),
     T.StructField("emitting_watermark", T.LongType()),
+    T.StructField("emission_order", T.ArrayType(T.LongType())),
 ])  # fmt: skip
 _OUTPUT_COLUMNS = ("first_match_slice", "cleanup_time", "timer_slice", "removal_slice", "eviction_slice")
 _INPUT_COLUMNS = (
@@ -39,13 +40,14 @@ _INPUT_COLUMNS = (
     "slice",
     "clock",
     "tiebreak",
+    "order_in_event",
     "epoch",
     "condition_matches",
     "rejected",
     *_OUTPUT_COLUMNS[:-1],
 )
-_ARRIVAL_ORDER = ("clock", "tiebreak", "watermark", "side", "event_time", "row_hash")
-"""Order of arrival. Rows at one position have equal watermarks, unless the stream recorded one for each row."""
+AFTER_LOOKUP = 2**63 - 1
+"""Order of a row that is emitted after all rows that its lookup emits (`joins.base.order_of_lookup`)."""
 _CacheKey = tuple[str, str]
 """Side, and join key as JSON."""
 
@@ -64,7 +66,7 @@ def replay_lanes(
             - `match_hash`: see `match_tracking`.
             - `condition_matches`: for right rows, the match hashes of the left rows that meet the join's condition with
               it; null if there is no condition.
-            - `row_hash`: orders simultaneous rows (`joins.base.compute_row_hash`).
+            - `arrival_number`: its number in order of arrival, carried and rejected rows included.
             - `rejected`: not null for rows that only advance the watermark.
         timelines: The timelines by lane.
         last_cleanups: Last cleanup of each side before the job, by lane.
@@ -99,6 +101,7 @@ class _Row:
     slice: int
     clock: int
     tiebreak: int
+    order_in_event: list[int] | None
     epoch: int
     condition_matches: frozenset[int] | None
     rejected: str | None
@@ -111,6 +114,15 @@ class _Row:
     @property
     def cache_key(self) -> _CacheKey:
         return self.side, self.key
+
+    @property
+    def order(self) -> list[int]:
+        """Order among the rows that one event of the previous join emits."""
+        return self.order_in_event or []
+
+    def order_in_lookup(self, *, is_removed: bool) -> list[int]:
+        """Return its order among the cached rows that a lookup matches or removes (`joins.base.order_of_lookup`)."""
+        return [int(is_removed), self.event_time, self.clock, self.tiebreak, *self.order]
 
     def can_match(self, partner: _Row) -> bool:
         """Return True if two rows of equal keys match, times aside."""
@@ -129,6 +141,8 @@ class _Emission(NamedTuple):
     """Position of the row that emits it."""
     emitting_watermark: int | None
     """Time of the timer that emits it, if no row does, ms."""
+    emission_order: list[int]
+    """Order among the rows that the event emits."""
 
 
 @dataclass
@@ -263,7 +277,9 @@ class _Operator:
             row.eviction_slice = self.slice_number
         if row.side in self.padded_sides and row.first_match_slice is None:
             left, right = (row.offset, None) if row.side == "left" else (None, row.offset)
-            self._emit(f"padded_{row.side}", left, right)
+            is_emitted_by_itself = row is self.current_row
+            order = [AFTER_LOOKUP] if is_emitted_by_itself else row.order_in_lookup(is_removed=True)
+            self._emit(f"padded_{row.side}", left, right, order)
 
     def _emit_match(self, row: _Row, partner: _Row) -> None:
         for matched_row in (row, partner):
@@ -271,19 +287,20 @@ class _Operator:
                 self.slice_number if matched_row.first_match_slice is None else matched_row.first_match_slice
             )
         left, right = (row, partner) if row.side == "left" else (partner, row)
-        self._emit("matched", left.offset, right.offset)
+        self._emit("matched", left.offset, right.offset, partner.order_in_lookup(is_removed=False))
 
-    def _emit(self, role: str, left: int | None, right: int | None) -> None:
-        row = self.current_row
+    def _emit(self, role: str, left: int | None, right: int | None, order: list[int]) -> None:
+        row, timer = self.current_row, self.current_timer
         position = {"clock": row.clock, "tiebreak": row.tiebreak} if row else None
-        self.emissions.append(_Emission(role, left, right, self.slice_number, position, self.current_timer))
+        emission_order = [*(row.order if row else []), *([] if timer is None else [timer]), *order]
+        self.emissions.append(_Emission(role, left, right, self.slice_number, position, timer, emission_order))
 
 
 def _replay_lane(
     table: pa.Table, timeline: Timeline, last_cleanups: dict[str, int], first_slice: int, schema: pa.Schema
 ) -> pa.Table:
     """Replay one lane in order of arrival."""
-    table = table.sort_by([(name, "ascending") for name in _ARRIVAL_ORDER])
+    table = table.sort_by("arrival_number")
     params = {name: table[name][0].as_py() for name in ("lower", "upper", "lateness", "min_cleanup")}
     operator = _Operator(
         wait_by_side={"left": params["upper"], "right": -params["lower"]},
@@ -336,7 +353,7 @@ def _build_states(table: pa.Table, rows: list[_Row], schema: pa.Schema) -> pa.Ta
 
 
 def _build_emissions(table: pa.Table, operator: _Operator, schema: pa.Schema) -> pa.Table:
-    names = ("role", "slice", "emitting_row", "emitting_watermark")
+    names = ("role", "slice", "emitting_row", "emitting_watermark", "emission_order")
     columns = {
         name: pa.array([getattr(emission, name) for emission in operator.emissions], schema.field(name).type)
         for name in names

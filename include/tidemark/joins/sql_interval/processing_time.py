@@ -29,6 +29,7 @@ from tidemark.joins.sql_interval.match_tracking import (
     filter_matches,
     find_first_matches,
     is_padded,
+    to_emission_order,
     to_emissions,
     with_first_match,
 )
@@ -84,7 +85,7 @@ class ProcessingTimeJoin(Join):
             is_unmatched = F.col("first_match_slice").isNull() & is_padded(F.col("side"), self.join_type)
             is_removed = F.col("removal_slice").isNotNull() & (F.col("removal_slice") >= first_slice)
             padded = states.where(is_unmatched & is_removed).withColumn("slice", F.col("removal_slice"))
-            padded = padded.withColumn("emitting_row", row_position())
+            padded = padded.withColumns({"emitting_row": row_position(), "emission_order": to_emission_order(None)})
             joined = joined.unionByName(to_emissions(padded, F.concat(F.lit("padded_"), "side")))
             late_outputs.append(
                 _select_lost_rows(states.where(is_unmatched & F.col("removal_slice").isNull()), job_rows)
