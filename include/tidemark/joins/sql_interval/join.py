@@ -181,6 +181,7 @@ class SqlIntervalJoin(Join):
         )
 
     def _apply(self, job_rows: JobRows) -> JoinResult:
+        """Join rows with `order_in_event`."""
         exact_rows = job_rows.exact_rows
         if exact_rows is None:
             rows = job_rows.late_candidates.where(F.col("rejected").isNull())
