@@ -485,4 +485,4 @@ def _to_padded_emissions(rows: DataFrame, *, is_ordered: bool) -> DataFrame:
         emitting_row = F.when(is_removed, row_position("removing_lookup.")).otherwise(emitting_row)
         order, timer = F.when(is_removed, lookup_order).otherwise(order), F.when(~is_removed, timer)
     causes = {"emitting_row": emitting_row, "emission_order": to_emission_order(order if is_ordered else None)}
-    return to_emissions(rows.withColumns(causes), emission, timer)
+    return to_emissions(rows.transform(with_columns, causes), emission, timer)
