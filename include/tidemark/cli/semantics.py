@@ -36,9 +36,9 @@ def conformance(
 
     Example: `tidemark conformance tests/semantics/vectors/*.jsonl.gz --cuts 1,7,random:5`
     """
+    check_files = _import_conformance().check_files
     if missing := [str(file) for file in files if not file.is_file()]:
         raise UserError(f"there is no vector file {', '.join(missing)}. Check the path.")
-    check_files = _import_conformance().check_files
     spark = get_spark_session("tidemark conformance")
     progress = partial(track, description="replaying", console=err, transient=True)
     results = list(check_files(spark, files, cuts, progress))
