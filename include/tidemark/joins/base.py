@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame
@@ -12,8 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.config.dialect_support import TICK_MICROS
-from tidemark.config.output_stream import EMISSION_ORDER
-from tidemark.config.sides import OTHER, SIDES, SideName
+from tidemark.config.sides import SIDES
 from tidemark.timegrid.time_columns import as_json, floor_div
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Timeline
@@ -24,9 +24,8 @@ CAUSE_COLUMNS = ("emitting_row", "emitting_watermark", "emission_order")
 
 - `emitting_row`: position (`clock`, `tiebreak`) of the row whose arrival emits it at the earliest; null for none.
 - `emitting_watermark`: the least combined watermark that emits it, ms; null if a row emits it at once.
-- `emission_order`: order among the rows that the event emits, an array; null if it does not matter.
+- `emission_order`: order among the rows that the event emits, an array (`emission_order`); null if it does not matter.
 """
-EMISSION_ORDER_TYPE = "array<bigint>"
 POSITION_TYPE = T.StructType([T.StructField(name, T.LongType()) for name in ("clock", "tiebreak")])
 """Type of `emitting_row`."""
 
@@ -54,6 +53,14 @@ class ExactRows:
     newest_carried: Mapping[str, int]
     """Greatest event time of the carried rows by side, ms, if the job has one lane."""
 
+    def with_column(self, name: str, column: Column) -> Self:
+        """Add a column to the rows before they are selected."""
+
+        def select(rows_filter: RowFilter, bucket_filter: RowFilter) -> DataFrame:
+            return self.select(lambda rows: rows_filter(rows.withColumn(name, column)), bucket_filter)
+
+        return replace(self, select=select)
+
 
 @dataclass(frozen=True)
 class JobRows:
@@ -78,6 +85,19 @@ class JobRows:
     """Rows that `where` filters, with exact watermarks; None if there are none or the join needs no exact ones."""
     exact_rows: ExactRows | None = None
     """Access to rows with exact watermarks, in large jobs of joins with `selects_exact_rows`."""
+
+    def with_column(self, name: str, column: Column) -> Self:
+        """Add a column to all rows, except to `filtered` ones."""
+        on_time = self.on_time.withColumn(name, column)
+        return replace(
+            self,
+            on_time=on_time,
+            late_candidates=self.late_candidates.withColumn(name, column),
+            # a join compares the two: if they are the same, all rows are retained
+            retained=on_time if self.retained is self.on_time else self.retained.withColumn(name, column),
+            carried=None if self.carried is None else self.carried.withColumn(name, column),
+            exact_rows=None if self.exact_rows is None else self.exact_rows.with_column(name, column),
+        )
 
     def select_participating(self, late_condition: Column | None = None) -> DataFrame:
         """Select the rows that take part in the join, carried ones included.
@@ -168,49 +188,6 @@ class Join(ABC):
 def row_position(prefix: str = "") -> Column:
     """Return a row's position in the stream as a struct, from columns with a prefix such as `left_`."""
     return F.struct(*(F.col(f"{prefix}{name}").alias(name) for name in POSITION_TYPE.names))
-
-
-def order_in_event(side: SideName, upstream_sides: Collection[SideName]) -> Column:
-    """Return the order of a side's row among those that one event of the previous join emits, as an array.
-
-    It is empty for a row of a table.
-
-    Args:
-        side: The side, whose row is a struct column.
-        upstream_sides: Sides whose rows are the output of another join.
-    """
-    empty = F.array().cast(EMISSION_ORDER_TYPE)
-    return F.coalesce(F.col(side)[EMISSION_ORDER], empty) if side in upstream_sides else empty
-
-
-def own_order_in_event(upstream_sides: Collection[SideName]) -> Column:
-    """Return `order_in_event` of rows with `side`, each by its own side."""
-    left, right = (order_in_event(side, upstream_sides) for side in SIDES)
-    return F.when(F.col("side") == "left", left).otherwise(right)
-
-
-def order_of_lookup(arriving: Column, buffered: Column, prefix: str = "", *, is_removed: bool = False) -> Column:
-    """Return the order of a row that an interval join emits, among the rows that one event emits, as an array.
-
-    First come the matches of an arriving row, then the buffered rows that it removes, both in the order of event times,
-    then of arrivals. (Flink's heap state reads buffered rows in the order of hashes, RocksDB in that of event times.)
-
-    Args:
-        arriving: `order_in_event` of the arriving row.
-        buffered: `order_in_event` of the buffered row.
-        prefix: Prefix of the columns of the buffered row, such as `left_`.
-        is_removed: True if the arriving row removes the buffered row, False if both match.
-    """
-    step = F.lit(int(is_removed)).cast("long")
-    place = F.array(step, *(F.col(f"{prefix}{name}") for name in ("event_time", "clock", "tiebreak")))
-    return F.concat(arriving, place, buffered)
-
-
-def order_of_pair(upstream_sides: Collection[SideName]) -> Column:
-    """Return `order_of_lookup` of pairs with `left_*` and `right_*` of their event times and positions."""
-    orders = {side: order_in_event(side, upstream_sides) for side in SIDES}
-    by_right, by_left = (order_of_lookup(orders[OTHER[side]], orders[side], f"{side}_") for side in SIDES)
-    return F.when(row_position("left_") <= row_position("right_"), by_right).otherwise(by_left)
 
 
 def no_position() -> Column:

@@ -10,15 +10,8 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.config.sides import OTHER, SIDES, SideName
-from tidemark.joins.base import (
-    EMISSION_COLUMNS,
-    JobRows,
-    Join,
-    JoinResult,
-    add_late_reason,
-    later_position,
-    order_of_pair,
-)
+from tidemark.joins.base import EMISSION_COLUMNS, JobRows, Join, JoinResult, add_late_reason, later_position
+from tidemark.joins.emission_order import order_of_pair
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.flink_datastream import IntervalRules
 from tidemark.spark.struct_columns import flatten_struct

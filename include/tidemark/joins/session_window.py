@@ -19,16 +19,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from typing_extensions import override
 
 from tidemark.config.sides import SideName
-from tidemark.joins.base import (
-    POSITION_TYPE,
-    JobRows,
-    Join,
-    JoinResult,
-    add_late_reason,
-    compute_row_hash,
-    no_position,
-    own_order_in_event,
-)
+from tidemark.joins.base import POSITION_TYPE, JobRows, Join, JoinResult, add_late_reason, compute_row_hash, no_position
+from tidemark.joins.emission_order import own_order_in_event
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import WindowTimerRules
 from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members

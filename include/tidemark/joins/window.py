@@ -11,15 +11,8 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.config.sides import SideName
-from tidemark.joins.base import (
-    JobRows,
-    Join,
-    JoinResult,
-    add_late_reason,
-    compute_row_hash,
-    own_order_in_event,
-    row_position,
-)
+from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason, compute_row_hash, row_position
+from tidemark.joins.emission_order import own_order_in_event
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
 from tidemark.spark.dataframe_utils import with_columns

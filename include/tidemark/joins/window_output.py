@@ -16,7 +16,8 @@ from pyspark.sql import types as T
 
 from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.formatting import quote_identifier
-from tidemark.joins.base import EMISSION_COLUMNS, no_position, order_in_event
+from tidemark.joins.base import EMISSION_COLUMNS, no_position
+from tidemark.joins.emission_order import order_in_event
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.expression_sandbox import parse_user_expression

@@ -89,17 +89,16 @@ class Side:
     """True if the table is the output stream of another pipeline, with its watermarks in rows of their own."""
     order_factor: int = 1
     """Factor of tiebreaks, in a chain of joins."""
+    null_event_time: int | None = None
+    """Event time that stands for null in the engine, in ticks; None if it has none."""
+    excluded_predicates: tuple[str, ...] = ()
+    """SQL predicates over the table's columns. Rows that match one were erased and are not read."""
 
     @property
     def emitted_columns(self) -> dict[str, str]:
         """Columns of the input by their names in emissions, without those that only the join reads."""
         hidden = EMISSION_ORDER if self.is_output_stream else None
         return {f"{self.name}_{name}": name for name in self.schema.names if name != hidden}
-
-    null_event_time: int | None = None
-    """Event time that stands for null in the engine, in ticks; None if it has none."""
-    excluded_predicates: tuple[str, ...] = ()
-    """SQL predicates over the table's columns. Rows that match one were erased and are not read."""
 
     def normalize(self, rows: DataFrame, grid: Grid, start: int) -> DataFrame:
         """Return the common columns of the rows that the stream received.

@@ -37,16 +37,19 @@ from tidemark.joins.base import (
     JobRows,
     Join,
     JoinResult,
-    RowFilter,
     add_late_reason,
     compute_row_hash,
-    order_of_lookup,
-    order_of_pair,
-    own_order_in_event,
     row_position,
     select_all,
 )
 from tidemark.joins.datastream_interval import join_by_interval
+from tidemark.joins.emission_order import (
+    AFTER_LOOKUP,
+    order_of_lookup,
+    order_of_pair,
+    own_order_in_event,
+    to_emission_order,
+)
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.cleanup_timers import with_cleanup_time
@@ -74,11 +77,10 @@ from tidemark.joins.sql_interval.match_tracking import (
     filter_matches,
     find_first_matches,
     is_padded,
-    to_emission_order,
     to_emissions,
     with_first_match,
 )
-from tidemark.joins.sql_interval.operator_simulation import AFTER_LOOKUP, replay_lanes
+from tidemark.joins.sql_interval.operator_simulation import replay_lanes
 from tidemark.joins.sql_interval.overdue_rows import (
     OverdueRows,
     is_overdue,
@@ -157,28 +159,9 @@ class SqlIntervalJoin(Join):
     @override
     def apply(self, job_rows: JobRows) -> JoinResult:
         """Join in closed form, and replay the lanes that have none."""
-        result = self._apply(self._add_order_in_event(job_rows))
+        ordered_rows = job_rows.with_column("order_in_event", own_order_in_event(self.upstream_sides))
+        result = self._apply(ordered_rows)
         return replace(result, late=result.late.drop("order_in_event"))
-
-    def _add_order_in_event(self, job_rows: JobRows) -> JobRows:
-        """Add `order_in_event` to all rows of a job, `filtered` ones aside."""
-
-        def add(rows: DataFrame) -> DataFrame:
-            return rows.withColumn("order_in_event", own_order_in_event(self.upstream_sides))
-
-        def select(rows_filter: RowFilter, buckets_filter: RowFilter) -> DataFrame:
-            assert exact_rows is not None
-            return exact_rows.select(lambda rows: rows_filter(add(rows)), buckets_filter)
-
-        exact_rows, on_time = job_rows.exact_rows, add(job_rows.on_time)
-        return replace(
-            job_rows,
-            on_time=on_time,
-            late_candidates=add(job_rows.late_candidates),
-            retained=on_time if job_rows.retained is job_rows.on_time else add(job_rows.retained),
-            carried=None if job_rows.carried is None else add(job_rows.carried),
-            exact_rows=None if exact_rows is None else replace(exact_rows, select=select),
-        )
 
     def _apply(self, job_rows: JobRows) -> JoinResult:
         """Join rows with `order_in_event`."""
@@ -452,6 +435,7 @@ class SqlIntervalJoin(Join):
             "has_null_key": has_null_key(rows),
             "condition_matches": condition_matches,
             "epoch": epoch_column(job_rows.watermarks),
+            "order_in_event": F.coalesce("order_in_event", own_order_in_event(())),
             "arrival_number": F.row_number().over(
                 Window.partitionBy("lane").orderBy(*_REPLAY_ORDER, compute_row_hash(rows))
             ),

@@ -10,7 +10,8 @@ from pyspark.sql import types as T
 
 from tidemark.config.sides import SideName
 from tidemark.formatting import quote_identifier
-from tidemark.joins.base import CAUSE_COLUMNS, EMISSION_COLUMNS, EMISSION_ORDER_TYPE, later_position
+from tidemark.joins.base import CAUSE_COLUMNS, EMISSION_COLUMNS, later_position
+from tidemark.joins.emission_order import to_emission_order
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.expression_sandbox import parse_user_expression
@@ -25,8 +26,8 @@ def compute_match_hash(rows: DataFrame, condition: str | None) -> Column:
     """Return a hash that is equal for rows of a key with the same partners.
 
     It covers the position and, if there is a condition, the content of a row, so that matches can be tracked without
-    a unique id. It also covers `order_in_event` and `lookup_number` (`late_pairs.with_lookup_number`), because of late
-    rows that differ in nothing else, only the first one matches the rows that it removes.
+    a unique id. It also covers `order_in_event` and `lookup_number` (`late_pairs.with_lookup_number`): of late rows
+    that agree in all else, only the first one matches the rows that it removes.
     """
     payload = [as_json(F.struct(*PADDING_TYPES), rows.select(*PADDING_TYPES).schema)] if condition else []
     number = [F.when(F.col("lookup_number") > 1, F.col("lookup_number"))] if "lookup_number" in rows.columns else []
@@ -99,11 +100,6 @@ def to_emissions(rows: DataFrame, emission: Column, emitting_watermark: Column |
     constants["emitting_watermark"] = null if emitting_watermark is None else emitting_watermark
     names = (*EMISSION_COLUMNS, *CAUSE_COLUMNS)
     return rows.select(*(constants.get(name, F.col(name)).alias(name) for name in names))
-
-
-def to_emission_order(order: Column | None) -> Column:
-    """Return the column `emission_order`: an order among the rows that one event emits, or null for none."""
-    return F.lit(None).cast(EMISSION_ORDER_TYPE) if order is None else order
 
 
 def _get_field_names(rows: DataFrame, side: str) -> list[str]:

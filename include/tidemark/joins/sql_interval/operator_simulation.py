@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidemark.config.sides import OTHER
 from tidemark.joins.base import POSITION_TYPE
+from tidemark.joins.emission_order import AFTER_LOOKUP
 from tidemark.watermarks.lanes import Timeline
 from tidemark.watermarks.values import NO_WATERMARK
 
@@ -46,8 +47,6 @@ _INPUT_COLUMNS = (
     "rejected",
     *_OUTPUT_COLUMNS[:-1],
 )
-AFTER_LOOKUP = 2**63 - 1
-"""Order of a row that is emitted after all rows that its lookup emits (`joins.base.order_of_lookup`)."""
 _CacheKey = tuple[str, str]
 """Side, and join key as JSON."""
 
@@ -101,7 +100,8 @@ class _Row:
     slice: int
     clock: int
     tiebreak: int
-    order_in_event: list[int] | None
+    order_in_event: list[int]
+    """Order among the rows that one event of the previous join emits."""
     epoch: int
     condition_matches: frozenset[int] | None
     rejected: str | None
@@ -115,14 +115,9 @@ class _Row:
     def cache_key(self) -> _CacheKey:
         return self.side, self.key
 
-    @property
-    def order(self) -> list[int]:
-        """Order among the rows that one event of the previous join emits."""
-        return self.order_in_event or []
-
     def order_in_lookup(self, *, is_removed: bool) -> list[int]:
-        """Return its order among the cached rows that a lookup matches or removes (`joins.base.order_of_lookup`)."""
-        return [int(is_removed), self.event_time, self.clock, self.tiebreak, *self.order]
+        """Return its order among the cached rows that a lookup matches or removes, as `order_of_lookup` does."""
+        return [int(is_removed), self.event_time, self.clock, self.tiebreak, *self.order_in_event]
 
     def can_match(self, partner: _Row) -> bool:
         """Return True if two rows of equal keys match, times aside."""
@@ -292,7 +287,7 @@ class _Operator:
     def _emit(self, role: str, left: int | None, right: int | None, order: list[int]) -> None:
         row, timer = self.current_row, self.current_timer
         position = {"clock": row.clock, "tiebreak": row.tiebreak} if row else None
-        emission_order = [*(row.order if row else []), *([] if timer is None else [timer]), *order]
+        emission_order = [*(row.order_in_event if row else []), *([] if timer is None else [timer]), *order]
         self.emissions.append(_Emission(role, left, right, self.slice_number, position, timer, emission_order))
 
 

@@ -21,6 +21,7 @@ from typing_extensions import override
 from tidemark.config.sides import SIDES
 from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason, row_position
 from tidemark.joins.datastream_interval import join_by_interval
+from tidemark.joins.emission_order import to_emission_order
 from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.match_tracking import (
@@ -29,7 +30,6 @@ from tidemark.joins.sql_interval.match_tracking import (
     filter_matches,
     find_first_matches,
     is_padded,
-    to_emission_order,
     to_emissions,
     with_first_match,
 )
