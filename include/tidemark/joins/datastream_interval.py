@@ -130,6 +130,10 @@ def join_by_interval(
     repeated = sides[repeated_side].withColumn("bin", bins)
     sides[repeated_side] = F.broadcast(repeated) if is_broadcast else repeated
     sides[single_side] = sides[single_side].withColumn("bin", trunc_div(times[single_side], size))
+    if is_broadcast:
+        # Few rows have a partner. Spark drops the others here, before it unites the rows of several sources.
+        bins_with_rows = F.broadcast(repeated.select(*keys, "bin"))
+        sides[single_side] = sides[single_side].join(bins_with_rows, [*keys, "bin"], "left_semi")
     pairs = sides["left"].join(sides["right"], [*keys, "bin"]).where(condition)
     return pairs.select(*columns, *keys, left_row, right_row)
 

@@ -106,6 +106,8 @@ class _LabelledRows:
     """Rows of the lanes with a closed form, labelled with their cleanup and eviction."""
 
     all_rows: DataFrame
+    pairable: DataFrame
+    """The same rows with at least the labels that `SqlIntervalJoin._pair_on_time_rows` needs."""
     tracked: DataFrame
     """A superset of the rows with `is_tracked`: late rows and rows that outlive their slice."""
     untracked: DataFrame | None
@@ -218,7 +220,8 @@ class SqlIntervalJoin(Join):
             rows = with_eviction_slice(overdue_rows.rows.unionByName(others, allowMissingColumns=True))
         late_pairs = materialize(pair_late_rows(late_rows, rows, self.rules, first_slice, is_small=False))
         is_tracked = F.col("is_tracked")
-        return _LabelledRows(rows, rows.where(is_tracked), rows.where(~is_tracked), late_pairs, overdue_rows), cleanups
+        tracked, untracked = rows.where(is_tracked), rows.where(~is_tracked)
+        return _LabelledRows(rows, rows, tracked, untracked, late_pairs, overdue_rows), cleanups
 
     def _label_large_job(self, job_rows: JobRows, exact_rows: ExactRows) -> tuple[_LabelledRows, LastCleanups]:
         """Label the rows of a large job, of which few are late, overdue or outlive their slice.
@@ -253,14 +256,14 @@ class SqlIntervalJoin(Join):
         cleanups = LastCleanups.from_selected_rows(
             rows, late_rows, overdue_rows, watermarks, exact_rows, label, replayed_lanes
         )
-        parts = [
-            self._add_cleanup(part.where(cleanups.has_closed_form), overdue_rows, watermarks)
-            for part in (rows, stateful_rows)
-        ]
-        all_rows, tracked = (with_match_state(part, self.condition, first_slice) for part in parts)
-        return _LabelledRows(
-            all_rows, tracked, None, late_pairs.where(cleanups.has_closed_form), overdue_rows
-        ), cleanups
+        rows, stateful_rows, late_pairs = (
+            part.where(cleanups.has_closed_form) for part in (rows, stateful_rows, late_pairs)
+        )
+        all_rows, tracked = (self._add_cleanup(part, overdue_rows, watermarks) for part in (rows, stateful_rows))
+        all_rows, pairable, tracked = (
+            with_match_state(part, self.condition, first_slice) for part in (all_rows, rows, tracked)
+        )
+        return _LabelledRows(all_rows, pairable, tracked, None, late_pairs, overdue_rows), cleanups
 
     @staticmethod
     def _add_cleanup(rows: DataFrame, overdue_rows: OverdueRows | None, watermarks: JobWatermarks) -> DataFrame:
@@ -310,7 +313,7 @@ class SqlIntervalJoin(Join):
         """Compute the outputs of the lanes with a closed form."""
         first_slice, padded_sides = job_rows.watermarks.first_slice, self._padded_sides
         select_matches = partial(filter_matches, condition=self.condition, emission_order=self._order_of_pair)
-        on_time_pairs = self._pair_on_time_rows(rows.all_rows, first_slice, is_tracked=bool(padded_sides))
+        on_time_pairs = self._pair_on_time_rows(rows.pairable, first_slice, is_tracked=bool(padded_sides))
         late_pairs = rows.late_pairs.where(~F.col("is_expired"))
         pairs = select_matches(on_time_pairs, is_tracked=bool(padded_sides)).unionByName(
             select_matches(late_pairs, is_tracked=bool(padded_sides))
@@ -329,7 +332,9 @@ class SqlIntervalJoin(Join):
             padded_rows = with_first_match(rows.all_rows, first_matches).where(is_padded)
             padded_rows = padded_rows.withColumn("slice", F.greatest("slice", "eviction_slice"))
             joined = joined.unionByName(_to_padded_emissions(padded_rows, is_ordered=self.orders_emissions))
-            buffered = with_first_match(tracked, first_matches)
+            others = tracked.where(~self._is_padded)
+            buffered = with_first_match(tracked.where(self._is_padded), first_matches).select(*others.columns)
+            buffered = buffered.unionByName(others)
         # Late rows have an outcome besides `cached` only if they are not cached, and few pairs have such rows.
         late_matches = broadcast_if_small(*materialize_and_count(find_first_matches(outcome_pairs, SIDES)))
         rejected = add_late_reason(job_rows.late_candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
