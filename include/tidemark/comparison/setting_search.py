@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
 
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
@@ -27,7 +27,7 @@ from tidemark.joins.output_schema import select_emissions
 from tidemark.ledger.row_content import content_hash, list_unordered_columns
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.engine import get_engine
-from tidemark.spark.materialization import materialize
+from tidemark.spark.materialization import materialize_and_aggregate
 
 WINDOW_COLUMNS = ("_window_start", "_window_end", "_right_window_start", "_right_window_end")
 """Bounds of windows, in emissions that contain them."""
@@ -97,7 +97,6 @@ class _Search:
     def try_settings(self, candidates: Sequence[SettingChanges]) -> _Round:
         """Replay candidates, and count the rows that each explains and contradicts."""
         scores = [_Score(f"_set_{number}") for number in range(len(candidates))]
-        totals = Observation()
         with tune_for_replays(self.view.spark, self.view.inputs, len(candidates)):
             # Planning keeps one core busy, and each replay has jobs of its own.
             with ThreadPoolExecutor(2 if get_engine(self.view.spark).can_share_session else 1) as pool:
@@ -108,13 +107,14 @@ class _Search:
                     )
                 )
             counts = _count_contents(reduce(DataFrame.unionByName, [*self._select_contents(), *replays]), scores)
-            sums = [column for score in scores for column in score.sum_columns()]
-            sums.append(F.sum(_count_explainable()).alias("_explainable"))
-            counts = counts.observe(totals, *sums).where(F.col(_OPEN) > 0)
-            agreeing = counts.select("_content", *(score.agrees.alias(score.name) for score in scores))
-            agreeing = materialize(agreeing, eager=True)
+            sums = {name: column for score in scores for name, column in score.list_sums().items()}
+            sums["_explainable"] = F.sum(_count_explainable())
+            agrees = [score.agrees.alias(score.name) for score in scores]
+            agreeing, totals = materialize_and_aggregate(
+                counts, sums, lambda counts: counts.where(F.col(_OPEN) > 0).select("_content", *agrees)
+            )
         trials = (score.to_trial(changes, totals) for score, changes in zip(scores, candidates, strict=True))
-        return _Round(tuple(trials), agreeing, totals.get["_explainable"] or 0)
+        return _Round(tuple(trials), agreeing, totals["_explainable"])
 
     def select_agreeing(self, tried: _Round, trial: SettingTrial) -> DataFrame:
         """Return the `_id` of rows without a cause that a trial explains."""
@@ -203,17 +203,17 @@ class _Score:
         """True if the trial emits a content as often as the stream."""
         return F.col(self.name) == F.col(_STREAM)
 
-    def sum_columns(self) -> Iterator[Column]:
-        """Yield the number of rows that the trial explains, and that it contradicts."""
+    def list_sums(self) -> dict[str, Column]:
+        """Return the number of rows that the trial explains, and that it contradicts."""
         would_differ = F.abs(F.col(self.name) - F.col(_STREAM))
         is_excused = F.col("_not_due") & (F.col(self.name) > F.col(_STREAM))
         worse = F.when(~is_excused, F.greatest(would_differ - _count_differing(), F.lit(0)))
-        yield F.sum(F.when(self.agrees, _count_explainable())).alias(f"{self.name}_explains")
-        yield F.sum(worse).alias(f"{self.name}_contradicts")
+        explained = F.sum(F.when(self.agrees, _count_explainable()))
+        return {f"{self.name}_explains": explained, f"{self.name}_contradicts": F.sum(worse)}
 
-    def to_trial(self, settings: SettingChanges, totals: Observation) -> SettingTrial:
-        """Return the trial with its observed totals."""
-        explains, contradicts = (totals.get[f"{self.name}_{name}"] or 0 for name in ("explains", "contradicts"))
+    def to_trial(self, settings: SettingChanges, totals: Mapping[str, int]) -> SettingTrial:
+        """Return the trial with its totals."""
+        explains, contradicts = (totals[f"{self.name}_{name}"] for name in ("explains", "contradicts"))
         return SettingTrial(dict(settings), explains, contradicts)
 
 

@@ -27,7 +27,7 @@ from tidemark.planning.replay_strategy import (
     ReplayStrategy,
     count_rows,
 )
-from tidemark.spark.materialization import materialize
+from tidemark.spark.materialization import materialize, materialize_and_aggregate
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.exact import with_exact_watermarks_of_selected
 from tidemark.watermarks.increments import WatermarkIncrements, list_combined_increments
@@ -120,7 +120,8 @@ def replay(
     # computed too.
     buffered = buffered.withColumns({side: F.when(is_carried, F.col(side)) for side in SIDES})
     observed_evictions = Observation()
-    carried_out = buffered.observe(observed_evictions, *_count_by_side(F.col("evicted_in").isNotNull()))
+    evictions = _count_by_side(F.col("evicted_in").isNotNull())
+    carried_out = buffered.observe(observed_evictions, *(count.alias(side) for side, count in evictions.items()))
     return ReplayResult(
         joined=join_result.joined,
         late=select_late_rows(join_result.late, join.tick),
@@ -247,11 +248,10 @@ def _materialize_stateful_rows(watermarked: _WatermarkedRows) -> tuple[DataFrame
     else:
         annotated = late_positions.annotate(watermarked.rows)
         stateful = annotated.where(late_positions.is_at_late_position() | is_retained)
-    observed_counts = Observation()
-    stateful = materialize(stateful.observe(observed_counts, *_count_by_side(~is_filtered())), eager=True)
+    stateful, counts = materialize_and_aggregate(stateful, _count_by_side(~is_filtered()))
     buckets = watermarked.statistics.buckets
     evicted_counts = Counter[str]({side: int(buckets[f"{side}_rows"].sum()) for side in SIDES})
-    evicted_counts.subtract(observed_counts.get)
+    evicted_counts.subtract(counts)
     if late_positions is None:
         return *watermarked.lane_class.split(stateful, exact=False), evicted_counts
     return *late_positions.split_annotated(stateful), evicted_counts
@@ -295,9 +295,9 @@ def _find_newest_carried(carried: DataFrame) -> dict[tuple[int, str], int]:
     return {(lane, side): event_time for lane, side, event_time in newest}
 
 
-def _count_by_side(condition: Column) -> list[Column]:
-    """Return one column per side that counts its rows that fulfil a condition."""
-    return [F.count_if(condition & (F.col("side") == side)).alias(side) for side in SIDES]
+def _count_by_side(condition: Column) -> dict[str, Column]:
+    """Return by side an aggregate that counts its rows that fulfil a condition."""
+    return {side: F.count_if(condition & (F.col("side") == side)) for side in SIDES}
 
 
 def _compute_watermarks(

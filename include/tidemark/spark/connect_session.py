@@ -9,6 +9,8 @@ import atexit
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
+from pkgutil import resolve_name
 from urllib.parse import urlsplit
 
 from pyspark import __version__
@@ -41,6 +43,7 @@ def get_connect_session(
     Raises:
         FaultError: No server listens, the token is wrong, or the server has another version or other settings.
     """
+    _allow_deep_plans()
     server = _check_listening(address)
     session_settings = {
         name: value for name, value in settings.items() if name not in _CLASSIC_ONLY_SETTINGS
@@ -63,6 +66,12 @@ def get_connect_session(
     except PySparkException as error:
         raise FaultError(f"{server} does not create a session: {_format_refusal(error)}") from None
     return session
+
+
+def _allow_deep_plans() -> None:
+    """Let protobuf copy plans of more than 100 operators, such as those of large jobs. The server accepts 1,024."""
+    with suppress(ImportError, AttributeError):  # other implementations of protobuf
+        resolve_name("google._upb._message:SetAllowOversizeProtos")(True)
 
 
 def _check_listening(address: str) -> str:

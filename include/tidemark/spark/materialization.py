@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 SERIALIZED_STORAGE = StorageLevel.MEMORY_AND_DISK
@@ -18,13 +20,35 @@ def materialize(rows: DataFrame, *, eager: bool = False) -> DataFrame:
     output and would be analyzed again at each step, which in a small job takes longer than all tasks.
 
     Args:
-        eager: True to compute the rows immediately, for example to get the value of an `Observation`.
+        eager: True to compute the rows immediately.
     """
     return rows.localCheckpoint(eager=eager, storageLevel=SERIALIZED_STORAGE)
 
 
 def materialize_and_count(rows: DataFrame) -> tuple[DataFrame, int]:
     """Compute the rows immediately, and return them with their number."""
-    observation = Observation()
-    materialized = materialize(rows.observe(observation, F.count("*").alias("rows")), eager=True)
-    return materialized, int(observation.get.get("rows", 0))
+    materialized, counts = materialize_and_aggregate(rows, {"rows": F.count("*")})
+    return materialized, counts["rows"]
+
+
+def materialize_and_aggregate(
+    rows: DataFrame, aggregates: Mapping[str, Column], select: Callable[[DataFrame], DataFrame] = lambda rows: rows
+) -> tuple[DataFrame, dict[str, int]]:
+    """Compute rows immediately, and return them with aggregates.
+
+    Args:
+        rows: The rows.
+        aggregates: Sums or counts over the rows by name; 0 without rows.
+        select: Selects the rows and columns to return.
+    """
+    columns = [column.alias(name) for name, column in aggregates.items()]
+    session: object = rows.sparkSession
+    if isinstance(session, SparkSession):
+        observation = Observation()
+        materialized = materialize(select(rows.observe(observation, *columns)), eager=True)
+        values = observation.get
+    else:  # Spark Connect returns no observed values of a checkpoint
+        materialized = materialize(rows, eager=True)
+        [row] = materialized.agg(*columns).collect()
+        materialized, values = select(materialized), row.asDict()
+    return materialized, {name: int(values.get(name) or 0) for name in aggregates}
