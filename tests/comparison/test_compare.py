@@ -311,6 +311,11 @@ def test_compare_maps_and_unusual_names_without_emission(
     assert count_causes(result) == {("changed value", "batch"): 1, ("changed value", "stream"): 1}
     assert result.causes[0].examples[0]["_detail"] == "id, tags"
 
+    result = compare_with(settings, stream.withColumn("tags", tags), try_settings=False)
+
+    assert count_causes(result) == {("changed value", "batch"): 1, ("changed value", "stream"): 1}
+    assert result.causes[0].examples[0]["_detail"] == "tags", "the input rows are known"
+
 
 def test_compare_set_of_an_option_is_refused():
     pipeline = load_pipeline("flights_weather")

@@ -7,7 +7,7 @@ how the stream ran, such as the replay of its trace. It counts for the rows that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from typing import Any
 
@@ -116,6 +116,7 @@ def assign_causes(differing: DataFrame, views: ComparedViews, columns: ComparedC
     is_out_of_tolerance = F.coalesce(F.col("_stream") <= F.col("_batch"), F.lit(False))
     is_candidate = is_in_batch_only | is_out_of_tolerance | _is_foreign(views)
     rows = add_changed_columns(rows, columns, unordered, is_candidate)
+    rows = _add_changed_expressions(rows, columns, unordered, views)
     rows = rows.withColumn("_counterpart", _has_counterpart())
     grid = views.batch.grid
     slice_of_clock = grid.timestamp_column(grid.number_column(F.col("_clock")))
@@ -220,6 +221,30 @@ def _is_foreign(views: ComparedViews) -> Column:
         _is_present(side) & F.col(f"_{side}_batch").isNull() for side in SIDES if side not in views.batch.upstreams
     )
     return reduce(Column.__or__, unknown, F.lit(False))
+
+
+def _add_changed_expressions(
+    rows: DataFrame, columns: ComparedColumns, unordered: Sequence[str], views: ComparedViews
+) -> DataFrame:
+    """Add to `_changed` the expressions of `select` in which rows differ that stem from the same input rows.
+
+    Args:
+        rows: Result of `add_changed_columns`.
+        columns: The compared columns.
+        unordered: Columns whose arrays have no order.
+        views: The pipeline and the reference.
+    """
+    plain = {name for side in SIDES for name in views.batch.map_columns(side)}
+    expressions = [name for name in columns.names if name not in plain and not name.startswith("_")]
+    if not expressions:
+        return rows
+    has_known_inputs = ~_is_foreign(views) & reduce(Column.__or__, map(_is_present, SIDES))
+    is_candidate = F.col("_changed_input").isNull() & has_known_inputs
+    by_inputs = replace(columns, keys=[*columns.keys, *(f"_{side}" for side in SIDES)])
+    rows = add_changed_columns(rows.withColumnRenamed("_changed", "_changed_input"), by_inputs, unordered, is_candidate)
+    is_changed = (F.size("_changed") > 0) & F.forall("_changed", lambda name: name.isin(*expressions))
+    changed = F.when(is_changed, F.col("_changed")).otherwise(F.col("_changed_input"))
+    return rows.withColumn("_changed", changed).drop("_changed_input")
 
 
 def add_changed_columns(
