@@ -217,7 +217,16 @@ def test_evolve_schema_with_name_of_other_case_is_refused(tmp_path):
         assert DeltaTableHandle.open(log.path).version == log.version
 
 
-def test_replaced_input_is_refused_unless_all_slices_run_again(spark, lake, pipeline, write, run_until, tmp_path):
+REPLACEMENTS = {
+    "copy": "replaced or restored from a copy. Restore the table, or reprocess from",
+    "new table": r"left was deleted and created again: .* reprocess .* --from 2024-01-01T00:00Z",
+}
+
+
+@pytest.mark.parametrize("replacement", REPLACEMENTS)
+def test_replaced_input_is_refused_unless_all_slices_run_again(
+    spark, lake, pipeline, write, run_until, tmp_path, replacement
+):
     schema = f"k string, {TIMES}"
     for side in ("left", "right"):
         write(side, [("a", at(0, 10), at(0, 10))], schema)
@@ -226,10 +235,15 @@ def test_replaced_input_is_refused_unless_all_slices_run_again(spark, lake, pipe
     settings = pipeline(on_late_arriving_rows="reprocess")
     run_until(settings, 2)
     shutil.rmtree(lake / "left")
-    shutil.copytree(tmp_path / "copy", lake / "left")
+    if replacement == "copy":
+        shutil.copytree(tmp_path / "copy", lake / "left")
+    else:
+        write("left", [("a", at(0, 10), at(0, 10))], schema)
+        for _ in range(2):  # its version is higher than the one that was read
+            write("left", [("b", at(0, 30), at(0, 30))], schema)
 
-    for request in (Request(), Request(start=at(1, 0), reprocess=True)):
-        with pytest.raises(InputError, match="replaced or restored from a copy. Restore the table, or reprocess from"):
+    for request in (Request(), Request(start=at(1, 0), reprocess=True), Request(outdated=True, reprocess=True)):
+        with pytest.raises(InputError, match=REPLACEMENTS[replacement]):
             create_plan(spark, settings, str(lake), request)
 
     plan = create_plan(spark, settings, str(lake), Request(start=at(0, 0), reprocess=True))

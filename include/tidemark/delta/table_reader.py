@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import ClassVar
 
 from deltalake.exceptions import DeltaError
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
 
@@ -91,6 +92,22 @@ def read_plain_parquet(
     return read_files(resolve_session(spark), table.path, table.schema, selected)
 
 
+def _require_readable_log(spark: SparkSession, name: str, path: str, error: DeltaError) -> None:
+    """Require that Spark can read the log of a table that delta-rs cannot read.
+
+    Raises:
+        InputError: It is damaged, or the path is no table.
+    """
+    try:
+        get_engine(spark).load_latest_snapshot(path)
+    except (PySparkException, Py4JJavaError):
+        [reason, *_] = [*str(error).splitlines(), ""]
+        raise InputError(
+            f"the Delta log of {name} at {path} cannot be read: {reason.rstrip('.')}. Restore its files, or name the "
+            "folder of another table."
+        ) from None
+
+
 @dataclass(frozen=True)
 class DeltaInput:
     """An input table, read at explicit versions.
@@ -127,7 +144,8 @@ class DeltaInput:
         path = resolve_path(lake, name)
         try:
             exists = DeltaTableHandle.open(path) is not None
-        except DeltaError:
+        except DeltaError as error:
+            _require_readable_log(spark, name, path, error)
             exists = True
         if exists:
             input_table = cls(spark, name, path, pinned_version=version, lake=lake)
@@ -167,6 +185,16 @@ class DeltaInput:
         if self.pinned_version is not None:
             return self.pinned_version
         return self.table.version if self.table else get_engine(self.spark).load_latest_snapshot(self.path).version
+
+    @cached_property
+    def table_id(self) -> str:
+        """Id that Delta gave to the table when it was created."""
+        return str(self.table.table.metadata().id if self.table else self._detail["id"])
+
+    def find_table_id_at(self, version: int) -> str | None:
+        """Find the id of a version in the table's log; None if the log lacks it, or if delta-rs cannot read it."""
+        table = _open_table(self.path, version)
+        return str(table.table.metadata().id) if table else None
 
     @cached_property
     def paths(self) -> list[str]:
@@ -229,9 +257,15 @@ class DeltaInput:
     @cached_property
     def bytes_per_row(self) -> float:
         """Average size of a row in the table's files in bytes; 0 for an empty table."""
-        detail = self.spark.sql(f"DESCRIBE DETAIL delta.{quote_identifier(self.path)}").first()
         row_count = self.read().count()  # from statistics in the log
-        return float(detail["sizeInBytes"]) / row_count if detail and row_count else 0.0
+        return float(self._detail["sizeInBytes"]) / row_count if row_count else 0.0
+
+    @cached_property
+    def _detail(self) -> Row:
+        """Spark's description of the table at its latest version."""
+        detail = self.spark.sql(f"DESCRIBE DETAIL delta.{quote_identifier(self.path)}").first()
+        assert detail is not None, "Spark describes each table in one row"
+        return detail
 
     @cached_property
     def schema(self) -> T.StructType:

@@ -12,6 +12,7 @@ from tidemark.execution.job_spec import JobSpec
 from tidemark.ledger.checkpoint_files import read_buffered_rows, to_replay_rows
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.staleness import consumed_versions, reads
+from tidemark.sources.late_arrivals import require_unchanged
 from tidemark.sources.stored_input import read_input_slices
 from tidemark.tables.run_files import within
 
@@ -52,11 +53,15 @@ def read_input_rows(spec: JobSpec) -> DataFrame:
     if spec.late_arrival_policy != "append":  # Do not read late-arriving rows of earlier slices.
         consumed_by_side = [replace(consumed, by_slice=()) for consumed in consumed_by_side]
     rerun_entries = [entry for number in spec.slices if (entry := spec.ledger.entry(number))]
-    for side, (source, consumed) in enumerate(zip(plan.inputs, consumed_by_side, strict=True)):
-        if plan.pipeline.on_input_delete == "ignore":
+    if plan.pipeline.on_input_delete == "ignore":
+        for side, source in enumerate(plan.inputs):
             source.changes.require_rereadable(plan.grid, reads(rerun_entries, side))
-        else:
-            source.changes.require_unchanged(plan.grid, first, consumed, plan.reprocess_command)
+    else:
+        changed = [
+            source.changes.find_changed_rows(plan.grid, first, consumed)
+            for source, consumed in zip(plan.inputs, consumed_by_side, strict=True)
+        ]
+        require_unchanged(changed, plan.grid, plan.reprocess_command)
     return read_input_slices(plan.inputs, plan.grid, spec.slices, consumed_by_side)
 
 

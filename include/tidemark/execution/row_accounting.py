@@ -125,6 +125,7 @@ def _create_entries(
     end_watermarks = replayed.timelines[0].end_watermarks
     fingerprints = compute_fingerprints(written.state_parts, end_watermarks)
     left_version, right_version = (source.table.version for source in plan.inputs)
+    left_table_id, right_table_id = (source.table.table_id for source in plan.inputs)
     late_arriving_rows = int(row_counts["late_arriving_rows"][first])
     earliest_slice = int(row_counts["late_arriving_from"][first]) if late_arriving_rows else None
     carried_in_fingerprint = spec.predecessor.fingerprint if spec.predecessor else None
@@ -141,6 +142,7 @@ def _create_entries(
             commit=spec.commit,
             settings=settings_up_to_slice(plan.settings_json, plan.grid, number),
             versions=(left_version, right_version),
+            table_ids=(left_table_id, right_table_id),
             watermarks=end_watermarks[number],
             read=(left.read, right.read),
             carried=(left.carried_out, right.carried_out),

@@ -53,6 +53,9 @@ class Entry:
     carried: tuple[int, int]
     """Number of left and right rows in the checkpoint."""
     drained: bool
+    table_ids: tuple[str, str] | None = None
+    """Ids of the tables of the left and right input, which Delta gives to each new table; None in rows of earlier
+    versions of Tidemark."""
     fingerprint: str | None = None
     """Fingerprint of the checkpoint."""
     carried_in_fingerprint: str | None = None
@@ -115,6 +118,8 @@ class Entry:
             "sources": [asdict(source) for source in self.watermarks.sources],
             "left_version": self.versions[0],
             "right_version": self.versions[1],
+            "left_table_id": self.table_ids[0] if self.table_ids else None,
+            "right_table_id": self.table_ids[1] if self.table_ids else None,
             "left_filtered": self.filtered[0] if self.filtered else None,
             "right_filtered": self.filtered[1] if self.filtered else None,
             "left_rows_ahead": self.rows_ahead[0] if self.rows_ahead else None,
@@ -125,7 +130,7 @@ class Entry:
 
 
 _NOT_COLUMNS = {
-    *("number", "versions", "watermarks", "read", "carried", "late_arriving_from", "slices_to_reprocess"),
+    *("number", "versions", "table_ids", "watermarks", "read", "carried", "late_arriving_from", "slices_to_reprocess"),
     *("counts", "filtered", "rows_ahead", "emissions", "last_change_commit"),
 }
 """Fields of `Entry` that are no ledger column, or one of another type."""
@@ -142,6 +147,7 @@ def parse_entry(row: Mapping[str, Any]) -> Entry:
 
     watermarks = {name: int_or_none(f"{column}_ms") for name, column in WATERMARK_COLUMNS.items()}
     watermarks_without_null: dict[str, Any] = {name: value for name, value in watermarks.items() if value is not None}
+    left_table_id, right_table_id = str_or_none("left_table_id"), str_or_none("right_table_id")
     original_commit, adopted_from = int_or_none("original_commit"), str_or_none("adopted_from")
 
     def pair_or_none(name: str) -> tuple[int, int] | None:
@@ -155,6 +161,7 @@ def parse_entry(row: Mapping[str, Any]) -> Entry:
         commit=int(row["commit"]) if original_commit is None else original_commit,
         settings=row["settings"],
         versions=(int(row["left_version"]), int(row["right_version"])),
+        table_ids=(left_table_id, right_table_id) if left_table_id and right_table_id else None,
         watermarks=replace(Watermarks(sources=_parse_sources(row["sources"])), **watermarks_without_null),
         read=(row["left"]["read"], row["right"]["read"]),
         carried=(row["left"]["carried_out"], row["right"]["carried_out"]),

@@ -57,6 +57,8 @@ SCHEMA = pa.schema(
         "pipeline": _TEXT,
         "left_version": _LONG,
         "right_version": _LONG,
+        "left_table_id": _TEXT,
+        "right_table_id": _TEXT,
         **{f"{name}_ms": _LONG for name in WATERMARK_COLUMNS.values()},
         "sources": pa.list_(pa.struct({"side": _TEXT, "partition": _TEXT, "watermark": _LONG, "last_clock": _LONG})),
         "drained": pa.bool_(),

@@ -18,17 +18,42 @@ from tidemark.ledger.entry import Entry
 from tidemark.ledger.staleness import find_compared_versions, reads, stale, start_of_chain
 from tidemark.planning.context import PlanningContext
 from tidemark.planning.plan import SliceRange
+from tidemark.sources.late_arrivals import require_unchanged
 from tidemark.timegrid.slices import LocalDayGrid
+
+
+def require_same_tables(context: PlanningContext, first: int) -> None:
+    """Check that the slice before `first` has read the tables that are there now.
+
+    The log of a table that was deleted and created again does not tell which of its rows are new.
+
+    Raises:
+        InputError: A table was deleted and created again.
+    """
+    entry = context.ledger.entry(first - 1)
+    if entry is None or entry.table_ids is None:
+        return
+    for source, table_id, version in zip(context.inputs, entry.table_ids, entry.versions, strict=True):
+        # CREATE OR REPLACE TABLE gives a new id in the same log, which tells the changed rows.
+        if source.table.table_id != table_id != source.table.find_table_id_at(version):
+            start = context.grid.label(min(context.ledger.entries))
+            raise InputError(
+                f"input {source.table.name} was deleted and created again: it has another table id than the one that "
+                f"slices up to {context.grid.label(first)} have read. Restore the old table, or run "
+                f"{context.reprocess_command} --from {start}"
+            )
 
 
 def require_unchanged_inputs(context: PlanningContext, first: int) -> None:
     """Check that rows read by slices before `first` still exist, unless `on_input_delete: ignore`."""
     if context.pipeline.on_input_delete == "ignore":
         return
+    changed = []
     for side, source in enumerate(context.inputs):
         consumed = find_compared_versions(context.ledger, side, first)
         with context.record_spark_query(f"whether rows of {source.table.name} that were read are still there"):
-            source.changes.require_unchanged(context.grid, first, consumed, context.reprocess_command)
+            changed.append(source.changes.find_changed_rows(context.grid, first, consumed))
+    require_unchanged(changed, context.grid, context.reprocess_command)
 
 
 def require_rereadable_inputs(context: PlanningContext, slice_ranges: Iterable[SliceRange]) -> None:

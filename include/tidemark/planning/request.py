@@ -30,3 +30,8 @@ class Request:
     """Run slices even if their inputs are incomplete by the rules of the pipeline file."""
     skip_asset_check: bool = False
     """Assume that the assets in these rules had an event: Airflow checked it."""
+
+    @property
+    def reprocesses_range(self) -> bool:
+        """True for a reprocess with `start` or `end`."""
+        return self.reprocess and (self.start is not None or self.end is not None)

@@ -19,6 +19,7 @@ from tidemark.planning.preconditions import (
     require_emitted_columns,
     require_rereadable_inputs,
     require_same_settings,
+    require_same_tables,
     require_unchanged_inputs,
 )
 from tidemark.sources.upstream import UpstreamState
@@ -27,6 +28,8 @@ from tidemark.timegrid.slices import Grid, group_consecutive
 
 def select_slices(context: PlanningContext) -> SliceSelection:
     """Select the slices of a request, and the slices before them whose state has expired. Errors: `create_plan`."""
+    if context.last and not (context.request.reprocesses_range or context.request.from_empty_state):
+        require_same_tables(context, context.last.number + 1)
     if context.request.outdated:
         selection = _select_outdated(context)
     else:
@@ -63,7 +66,7 @@ def _select_for_reprocess(context: PlanningContext) -> SliceSelection:
     if last is None:
         command = f"tidemark run {format_cli_arguments(context.pipeline)}"
         raise SliceOrderError(f"no slice is committed yet, so none can be reprocessed. Use {command}.")
-    if request.start is None and request.end is None:
+    if not request.reprocesses_range:
         late_arriving = _find_ranges_with_late_arriving_rows(context)
         slice_ranges = list_readable_ranges(late_arriving, context.upstreams)
         notes = [] if late_arriving else ["no rows have arrived for committed slices since they were read"]
@@ -72,6 +75,7 @@ def _select_for_reprocess(context: PlanningContext) -> SliceSelection:
         slice_ranges, notes = _find_requested_ranges(context, last), []
     if slice_ranges:
         first = slice_ranges[0].slices[0]
+        require_same_tables(context, first)
         require_continuable_settings(context, first)
         require_unchanged_inputs(context, first)
         require_rereadable_inputs(context, slice_ranges)
@@ -127,7 +131,7 @@ def _find_ranges_with_late_arriving_rows(
     context: PlanningContext, excluded: Collection[int] = frozenset()
 ) -> list[SliceRange]:
     numbers = group_consecutive(number for number in context.slices_to_reprocess if number not in excluded)
-    because = "rows arrived for them after they were committed"
+    because = "rows of these slices arrived after they were committed"
     return [SliceRange(slices, "late arrival", because) for slices in numbers]
 
 
@@ -151,7 +155,7 @@ def _find_requested_ranges(context: PlanningContext, last: Entry) -> list[SliceR
     requested = range(first, end)
     committed = group_consecutive(number for number in requested if number in entries)
     gaps = group_consecutive(number for number in requested if number not in entries)
-    slice_ranges = [SliceRange(slices, "reprocess", "requested with --from and --to") for slices in committed]
+    slice_ranges = [SliceRange(slices, "reprocess", "the requested range") for slices in committed]
     slice_ranges += [SliceRange(slices, "gap", "never committed") for slices in gaps]
     return sorted(slice_ranges, key=lambda slice_range: slice_range.slices[0])
 

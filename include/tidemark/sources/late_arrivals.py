@@ -43,6 +43,40 @@ class _ConsumedRows:
 
 
 @dataclass(frozen=True)
+class ChangedRows:
+    """Rows of an input that slices have read, and that were deleted or changed since."""
+
+    input_name: str
+    versions: tuple[int, ...]
+    """Versions of the input that deleted or changed rows."""
+    first_slice: int
+    """First slice that has read such rows."""
+
+
+def require_unchanged(changed_by_input: Iterable[ChangedRows | None], grid: Grid, reprocess: str) -> None:
+    """Require that no input has changed rows, after looking at all of them.
+
+    Args:
+        changed_by_input: Result of `ChangeDetector.find_changed_rows` for each input.
+        grid: The slices.
+        reprocess: Command that the error message suggests.
+
+    Raises:
+        InputError: An input has changed rows.
+    """
+    changed = [rows for rows in changed_by_input if rows]
+    if not changed:
+        return
+    descriptions = (
+        f"input {rows.input_name}: version {', '.join(map(str, rows.versions))} deleted or changed rows that slices "
+        f"from {grid.label(rows.first_slice)} on have read"
+        for rows in changed
+    )
+    first = grid.label(min(rows.first_slice for rows in changed))
+    raise InputError(f"{'; '.join(descriptions)}. Run {reprocess} --from {first}")
+
+
+@dataclass(frozen=True)
 class ChangeDetector:
     """Changes of an input since the versions that slices have consumed."""
 
@@ -79,27 +113,18 @@ class ChangeDetector:
             f"{grid.label(grid.number_at(file.latest_us) + 1)} or later, or name an arrival column."
         )
 
-    def require_unchanged(self, grid: Grid, first: int, consumed: ConsumedVersions, reprocess: str) -> None:
-        """Require that all rows consumed by slices before `first` still exist.
-
-        Args:
-            reprocess: Command that the error message suggests.
-
-        Raises:
-            InputError: Versions of the input deleted or changed consumed rows.
-        """
+    def find_changed_rows(self, grid: Grid, first: int, consumed: ConsumedVersions) -> ChangedRows | None:
+        """Find deleted or changed rows among those consumed by slices before `first`; None if all still exist."""
+        found: ChangedRows | None = None
         for version, rows in self._list_consumed_rows(grid, first, consumed).items():
             changes = self._read_changes(version)
             if not changes.mutating_versions:
                 continue
             read_removed = partial(self._read_before, rows.end, changes.read_removed_rows, changes)
             first_lost = self._find_first_slice(read_removed, rows.is_consumed, grid)
-            if first_lost is not None:
-                start, versions = grid.label(first_lost), ", ".join(map(str, changes.mutating_versions))
-                raise InputError(
-                    f"input {self.table.name}: version {versions} deleted or changed rows that slices from {start} on "
-                    f"have read. Run {reprocess} --from {start}"
-                )
+            if first_lost is not None and (found is None or first_lost < found.first_slice):
+                found = ChangedRows(self.table.name, changes.mutating_versions, first_lost)
+        return found
 
     def require_rereadable(self, grid: Grid, reads: Iterable[tuple[range, int]]) -> None:
         """Require that rows which slices have read at a version can be read again.
@@ -157,7 +182,7 @@ class ChangeDetector:
                     lost = self.side.drop_rows_outside_source(removed).where(rows.is_consumed())
                     slices |= self._collect_owning_slices(lost, grid)
             except (PySparkException, Py4JJavaError, MissingFilesError):  # VACUUM has removed the earlier files
-                self.require_unchanged(grid, first, consumed, reprocess)
+                require_unchanged([self.find_changed_rows(grid, first, consumed)], grid, reprocess)
                 raise
         return slices
 
