@@ -189,7 +189,7 @@ def check_repair(api, write, read_emissions):
     repair = ApprovedRun(api, "clicked_views__repair")
     body = repair.wait_for_question()
     assert "**clicked_views: 1 outdated slice would run again**" in body
-    assert "| 2013-01-01T01:00Z to 2013-01-01T02:00Z | 1 | late arrival: rows arrived for them" in body
+    assert "| 2013-01-01T01:00Z to 2013-01-01T02:00Z | 1 | late arrival: rows of these slices arrived" in body
     assert "| slices that may follow | at most 1 slice, up to 2013-01-01T03:00Z" in body
 
     repair.answer("Reject")

@@ -43,7 +43,7 @@ def test_plan_page_of_many_ranges_is_cut_and_of_first_run_has_no_estimate():
 
     assert page.count("late arrival: x") == MAX_RANGES
     assert "| 3 ranges more | 6 |" in page
-    assert "| estimated time | no history yet |" in page
+    assert "| estimated time | not enough jobs yet to estimate it |" in page
     assert "| slices that may follow | none |" in page
     assert "Notes" not in page
     assert "asked" not in page

@@ -16,7 +16,7 @@ from tests.processes import wait_for
 from tests.spark.sample_lake import SETTINGS, read_rows, write_two_hours
 from tests.spark.standalone_cluster import get_json, run_cluster
 from tidemark.config.cluster import SPARK_SECRET_VARIABLE
-from tidemark.spark.session import find_delta_jars
+from tidemark.spark.delta_jars import find_delta_jars
 
 SESSION = {"keys": ["k"], "window": {"session": {"gap": "6 minutes"}}, "allowed_lateness": "20 minutes"}
 INTERVAL = {"keys": ["k"], "type": "full", "interval": {"lower": "-5 minutes", "upper": "10 minutes"}}

@@ -252,9 +252,9 @@ def test_get_connect_session_without_server_raises_with_remedy():
 
 def test_connect_session_operation_that_needs_a_jvm_raises_with_remedy(spark):
     require_classic_session(spark, "it")
-    with pytest.raises(UserError, match=r"tidemark stream does not run through Spark Connect. Unset TIDEMARK_MASTER"):
+    with pytest.raises(UserError, match=r"tidemark stream does not run through Spark Connect. Omit --warm"):
         run_live_query(FakeSession("4.1.3"), None, None, None, None, None)
-    with pytest.raises(UserError, match=r"Run the same command once without Spark Connect \(TIDEMARK_MASTER=local"):
+    with pytest.raises(UserError, match=r"Run the same command once without Spark Connect \(without --warm"):
         get_engine(FakeSession("4.1.3")).load_replaceable_snapshot("emissions")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import PROJECT, write_pipeline
 from tests.spark.sample_lake import SETTINGS, write_two_hours
-from tidemark.spark.session import find_delta_jars
+from tidemark.spark.delta_jars import find_delta_jars
 
 SETTINGS_IN_DOCS = re.compile(r"^spark\.extraListeners .*?(?=^```)", re.MULTILINE | re.DOTALL)
 

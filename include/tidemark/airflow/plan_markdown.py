@@ -154,7 +154,7 @@ def _describe_following(extents: list[dict[str, Any]]) -> str:
 
 def _format_time(estimate: Mapping[str, Any] | None) -> str:
     if estimate is None:
-        return "no history yet"
+        return "not enough jobs yet to estimate it"
     return f"{estimate['seconds']:,.0f} s, give or take {estimate['error']:,.0f} s"
 
 

@@ -17,15 +17,16 @@ from typing_extensions import override
 
 from tidemark import json_logging
 from tidemark.cli.common import GlobalOptions, get_global_options, out, report_error, set_global_options
+from tidemark.config.cluster import MASTER_VARIABLE, MAX_IDLE_MINUTES, WARM_MASTER
 from tidemark.errors import FaultError, StoppedError, TidemarkError, UserError, missing_extra_error
 from tidemark.formatting import to_single_line
 from tidemark.spark.error_redaction import find_row_error, format_safe_message
 
 _CAN_BE_EMPTY = ("--reference",)
 """Options whose empty value has a meaning: no reference, although the pipeline file names one."""
-GLOBAL_FLAGS = ("--json", "--verbose", "-v")
+GLOBAL_FLAGS = ("--json", "--warm", "--verbose", "-v")
 """Global options without a value."""
-_EPILOG = "Global options, before or after the command: --lake PATH, --json, --verbose (tidemark --help)."
+_EPILOG = "Global options, before or after the command: --lake PATH, --json, --warm, --verbose (tidemark --help)."
 _COMMANDS = {
     "Develop": {
         "import": "importing:import_",
@@ -46,7 +47,7 @@ _COMMANDS = {
     "Analyse": {"compare": "compare:app", "explain": "analyse:explain", "what-if": "analyse:what_if"},
     "Quality": {"quality": "quality:app", "quarantine": "quarantine:app"},
     "State and versions": {"checkpoint": "checkpoints:app", "version": "versions:app"},
-    "Maintain": {"tables": "tables:app"},
+    "Maintain": {"tables": "tables:app", "server": "server:app"},
     "Check semantics": {"conformance": "semantics:conformance", "stream": "semantics:stream"},
 }
 """Commands and groups of commands, by the panel of `tidemark --help`: module of this package and name in it."""
@@ -163,6 +164,14 @@ def read_global_options(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,  # noqa: FBT002
+    is_warm: Annotated[  # noqa: FBT002
+        bool,
+        typer.Option(
+            "--warm",
+            help="Use a Spark server on this machine that stays warm between commands, and start it if it does not "
+            f"run. It ends after {MAX_IDLE_MINUTES} minutes without a command.",
+        ),
+    ] = False,
     is_verbose: Annotated[  # noqa: FBT002
         bool, typer.Option("--verbose", "-v", help="Log each step, and show the traceback of a fault.")
     ] = False,
@@ -173,10 +182,23 @@ def read_global_options(
 ) -> None:
     """Read the global options, which may stand before or after the command."""
     set_global_options(replace(get_global_options(), lake=lake, as_json=as_json, is_verbose=is_verbose))
+    if is_warm:
+        _select_warm_server()
     if is_verbose:
         os.environ["TIDEMARK_DEBUG"] = "1"
         if not json_logging.is_json_enabled():
             logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+
+
+def _select_warm_server() -> None:
+    """Make the command use the warm server if it needs Spark.
+
+    Raises:
+        UserError: The environment names another master.
+    """
+    if (master := os.environ.get(MASTER_VARIABLE, WARM_MASTER)) != WARM_MASTER:
+        raise UserError(f"--warm uses a Spark server, and {MASTER_VARIABLE} names {master}. Unset it, or omit --warm.")
+    os.environ[MASTER_VARIABLE] = WARM_MASTER
 
 
 def main(arguments: list[str] | None = None) -> int:

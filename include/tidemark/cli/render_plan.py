@@ -53,8 +53,8 @@ def render_plan(plan: Plan) -> RenderableType:
         table.add_row(side, f"{source['table']}, version {source['version']}{reads}")
     if plan.jobs:
         estimate = plan.estimate
-        time_text = f"{estimate.seconds:,.0f} s, give or take {estimate.error:,.0f} s" if estimate else "no history yet"
-        table.add_row("time", time_text)
+        estimated = f"{estimate.seconds:,.0f} s, give or take {estimate.error:,.0f} s" if estimate else ""
+        table.add_row("time", estimated or "not enough jobs yet to estimate it")
     if plan.unread_slices:
         table.add_row(
             "late-arriving rows",

@@ -15,7 +15,7 @@ CAUSES = {
     "late in the batch": "a row of it is behind the pipeline's watermark, and was not behind the stream's",
     "partner already evicted": "a row of it was late, and its partner had left the buffers",
     "rejected in the stream": "the stream rejected a row of it",
-    "rejected in the batch": "the pipeline rejected a row of it",
+    "rejected in the batch": "the pipeline rejected a row of it, or `where` excludes one",
     "other settings": "the stream ran under other settings",
     PADDED: "padded on one side, matched on the other",
     UNEXPLAINED: "none of these",

@@ -250,7 +250,10 @@ class _HistoryReader:
         if watermark is None or watermark <= (0 if pipeline.dialect == "spark" else NO_WATERMARK):
             return f"on time: there was no watermark yet{self._restart}"
         margin = self.row["event_time"] * pipeline.tick_micros // 1000 - watermark
-        return f"on time by {_span(margin)}: the watermark was {format_micros(watermark * 1000)}{self._restart}"
+        met = f"the watermark was {format_micros(watermark * 1000)}{self._restart}"
+        if margin < 0:
+            return f"not late, although it was {_span(-margin)} behind the watermark, since its result was open: {met}"
+        return f"on time by {_span(margin)}: {met}"
 
     @property
     def _restart(self) -> str:

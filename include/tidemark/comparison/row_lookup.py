@@ -88,7 +88,8 @@ def find_rows(view: CommittedView, side: SideName, values: Mapping[str, str]) ->
     collected = _read_rows(view, side, has_values).limit(MAX_ROWS + 1).collect()
     given = ", ".join(f"{name}={value}" for name, value in values.items())
     if not collected:
-        raise UserError(f"--{side} {given}: input {source.table.name} has no such row. Check the values.")
+        types = ", ".join(f"{name} is {schema[name].dataType.simpleString()}" for name in values)
+        raise UserError(f"--{side} {given}: input {source.table.name} has no such row. Check the values: {types}.")
     if len(collected) > MAX_ROWS:
         raise UserError(f"--{side} {given}: more than {MAX_ROWS} rows match. Add values of other columns.")
     return collected

@@ -14,6 +14,12 @@ SPARK_SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - a name
 """Environment variable from which Spark reads the authentication secret of a standalone cluster."""
 AUTHENTICATION_SETTINGS = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
 """Settings of a client of a standalone cluster with a secret."""
+MASTER_VARIABLE = "TIDEMARK_MASTER"
+"""Environment variable with the Spark master."""
+WARM_MASTER = "warm"
+"""Master that stands for this machine's warm server (`spark.warm_server`)."""
+MAX_IDLE_MINUTES = 30
+"""Minutes without a command after which the warm server ends."""
 CONNECT_SCHEME = "sc://"
 """URL scheme of Spark Connect servers."""
 CONNECT_TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - a name

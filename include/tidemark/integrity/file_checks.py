@@ -146,7 +146,7 @@ def _find_damage(
     deep: bool,
 ) -> tuple[FileDamage, str] | None:
     if actual_size is None:
-        return "missing file", f"{size:,} bytes are in no file"
+        return "missing file", f"the file of {size:,} bytes is gone"
     if actual_size != size:
         return (
             "truncated file" if actual_size < size else "changed file",

@@ -107,7 +107,8 @@ class ConnectEngine:
         """Raise an error, because no public command commits a new schema together with new files."""
         raise UserError(
             f"The column types or the format of {path} change, which Spark Connect cannot commit. Run the same command "
-            "once without Spark Connect (TIDEMARK_MASTER=local[*], or spark-submit), then continue here."
+            "once without Spark Connect (without --warm and with TIDEMARK_MASTER=local[*], or by spark-submit), then "
+            "continue here."
         )
 
 

@@ -14,8 +14,8 @@ import sys
 from tidemark.config.cluster import CONNECT_TOKEN_VARIABLE
 from tidemark.errors import TidemarkError, UserError
 from tidemark.spark.connect_session import DEFAULT_PORT
+from tidemark.spark.delta_jars import find_delta_jars
 from tidemark.spark.s3_settings import get_s3_settings
-from tidemark.spark.session import find_delta_jars
 from tidemark.spark.session_settings import (
     DELTA_SETTINGS,
     LOCAL_SETTINGS,

@@ -24,7 +24,10 @@ def require_classic_session(spark: SparkSession, feature: str) -> None:
         UserError: The session belongs to a Spark Connect server.
     """
     if not _is_classic(resolve_session(spark)):
-        raise UserError(f"{feature} does not run through Spark Connect. Unset TIDEMARK_MASTER, or set it to local[*].")
+        raise UserError(
+            f"{feature} does not run through Spark Connect. Omit --warm, and unset TIDEMARK_MASTER or set it to "
+            "local[*]."
+        )
 
 
 def _is_classic(session: object) -> bool:

@@ -62,8 +62,9 @@ def _list_causes(error: Any) -> Iterator[Any]:
 
 def _describe_cause(error: Any) -> str:
     """Return the class of a Java exception, and the message if it names a file. Other messages can quote a row."""
-    name = _get_class_name(error)
-    return f"{name}: {error.getMessage()}" if name.endswith(_FILE_ERRORS) and error.getMessage() else name
+    name, message = _get_class_name(error), str(error.getMessage() or "").strip()
+    names_file = name.endswith(_FILE_ERRORS) or message.startswith(f"[{_FILE_CONDITIONS}")
+    return f"{name}: {message.splitlines()[0]}" if message and names_file else name
 
 
 def _get_class_name(error: Any) -> str:

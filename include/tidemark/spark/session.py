@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,9 +17,17 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from tidemark.config.cluster import AUTHENTICATION_SETTINGS, CONNECT_SCHEME, SPARK_SECRET_VARIABLE, Cluster
-from tidemark.errors import FaultError
+from tidemark.config.cluster import (
+    AUTHENTICATION_SETTINGS,
+    CONNECT_SCHEME,
+    MASTER_VARIABLE,
+    SPARK_SECRET_VARIABLE,
+    WARM_MASTER,
+    Cluster,
+)
+from tidemark.errors import FaultError, UserError
 from tidemark.spark.connect_session import get_connect_session
+from tidemark.spark.delta_jars import find_delta_jars
 from tidemark.spark.jvm import cache_jvm_lookups, can_load, enable_warnings
 from tidemark.spark.package_archive import build_package_archive
 from tidemark.spark.s3_settings import get_s3_settings
@@ -37,23 +46,30 @@ from tidemark.spark.session_settings import (
     is_local,
     is_submitted,
 )
+from tidemark.spark.warm_server import use_warm_server
 
-_PROJECT = Path(__file__).resolve().parents[3]
+_MASTER_PREFIXES = ("local[", "local-cluster[", "spark://", "k8s://", CONNECT_SCHEME)
 
 
 def get_spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | None = None) -> SparkSession:
     """Return the running session, or create one on the master `TIDEMARK_MASTER` (default `local[*]`).
 
-    If the master is a Spark Connect server, no JVM starts here. spark-submit provides master and jars; otherwise the
-    jars are in the folder `TIDEMARK_JARS` (default `.jars` of the project). Executors receive this package.
+    If the master is a Spark Connect server, no JVM starts here. `warm` stands for a server that is started on this
+    machine if it does not run. spark-submit provides master and jars; otherwise the jars are in the folder
+    `TIDEMARK_JARS` (default `.jars` of the project). Executors receive this package.
 
     Args:
         brief: True to start faster, at the cost of throughput in long jobs.
         cluster: Resources to request on a cluster. Options of spark-submit take precedence.
 
     Raises:
+        UserError: `TIDEMARK_MASTER` is no master.
         FaultError: Java, Delta's jars or the folder for event logs are missing, or Spark does not start.
     """
+    if not is_submitted():
+        _require_known_master(get_master())
+    if get_master() == WARM_MASTER and not is_submitted():
+        use_warm_server()
     if get_master().startswith(CONNECT_SCHEME) and not is_submitted():
         return get_connect_session(get_master(), QUERY_SETTINGS, cluster or Cluster(), DELTA_SETTINGS)
     builder, settings = SparkSession.builder, QUERY_SETTINGS | DELTA_SETTINGS
@@ -75,6 +91,8 @@ def get_spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | 
         raise FaultError(f"Spark did not start: {error.getMessage()}. See {_get_log_path()}.") from error
     # Tidemark prints an error in one line; Spark's log would quote the rows that caused it.
     session.sparkContext.setLogLevel("ERROR" if os.environ.get("TIDEMARK_DEBUG") else "OFF")
+    # It would print the stack trace of an error that the command reports in a line.
+    warnings.filterwarnings("ignore", "toPandas attempted Arrow optimization")
     # These loggers print a stack trace for each error in a user's expression; Tidemark prints one line.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).disabled = True
@@ -85,6 +103,14 @@ def get_spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | 
         # This class warns about missing and lost executors, and never quotes rows.
         enable_warnings(session, "org.apache.spark.scheduler.TaskSchedulerImpl")
     return session
+
+
+def _require_known_master(master: str) -> None:
+    if master not in {WARM_MASTER, "local", "yarn"} and not master.startswith(_MASTER_PREFIXES):
+        raise UserError(
+            f"{MASTER_VARIABLE} is {master}, which is no Spark master. Set it to local[*], spark://HOST:PORT, "
+            "sc://HOST:PORT or warm, or unset it."
+        )
 
 
 def _get_cluster_settings(cluster: Cluster) -> dict[str, str]:
@@ -107,19 +133,6 @@ def _get_cluster_settings(cluster: Cluster) -> dict[str, str]:
     if cluster.event_log and (logs := get_event_log_location()):
         settings |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": logs}
     return {name: value for name, value in settings.items() if not explicit.contains(name)}
-
-
-def find_delta_jars() -> list[Path]:
-    """Return the paths of Delta's jars on this machine.
-
-    Raises:
-        FaultError: The jars have not been fetched.
-    """
-    folder = Path(os.environ.get("TIDEMARK_JARS", _PROJECT / ".jars"))
-    jars = sorted(folder.glob("*.jar"))
-    if not any("delta-spark" in jar.name for jar in jars):
-        raise FaultError(f"Delta's jars are not in {folder}. Run 'make setup', or set TIDEMARK_JARS to their folder.")
-    return jars
 
 
 def _require_delta(session: SparkSession) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark import SparkContext
 
+from tidemark.config.cluster import MASTER_VARIABLE
 from tidemark.errors import FaultError
 
 QUERY_SETTINGS = {
@@ -120,8 +121,8 @@ def get_event_log_location() -> str | None:
 
 
 def get_master() -> str:
-    """Return the Spark master of a new session."""
-    return os.environ.get("TIDEMARK_MASTER", "local[*]")
+    """Return the Spark master of a new session, or `cluster.WARM_MASTER`."""
+    return os.environ.get(MASTER_VARIABLE, "local[*]")
 
 
 def is_submitted() -> bool:

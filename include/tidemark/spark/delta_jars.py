@@ -1,0 +1,25 @@
+"""Find the jars of Delta Lake that Spark needs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tidemark.errors import FaultError
+
+JARS_VARIABLE = "TIDEMARK_JARS"
+"""Environment variable with the folder of the jars."""
+_PROJECT = Path(__file__).resolve().parents[3]
+
+
+def find_delta_jars() -> list[Path]:
+    """Return the paths of Delta's jars on this machine.
+
+    Raises:
+        FaultError: The jars have not been fetched.
+    """
+    folder = Path(os.environ.get(JARS_VARIABLE, _PROJECT / ".jars"))
+    jars = sorted(folder.glob("*.jar"))
+    if not any("delta-spark" in jar.name for jar in jars):
+        raise FaultError(f"Delta's jars are not in {folder}. Run 'make setup', or set {JARS_VARIABLE} to their folder.")
+    return jars
