@@ -1,5 +1,6 @@
 """Reject mistakes of users with one clear message, and store invalid rows with a reason."""
 
+import shutil
 from datetime import UTC, datetime
 
 import pytest
@@ -303,6 +304,18 @@ def test_run_deleted_or_updated_input_rows_are_rejected(spark, lake, pipeline, w
     spark.sql(change.format(lake / "right"))
     with pytest.raises(InputError, match="input right: version 1 deleted or changed rows"):
         run_pipeline(pipeline(), end=at(3))
+    spark.sql(f"DELETE FROM delta.`{lake}/left`")
+    with pytest.raises(InputError, match="^input left: version 1 .*; input right: version 1 .* --from"):
+        run_pipeline(pipeline(), end=at(3))
+
+
+def test_damaged_log_is_named(pipeline, lake, write, run_pipeline):
+    for side in ("left", "right"):
+        write(side, [row()], ROW)
+    shutil.copytree(lake / "left", lake / "damaged")  # Spark knows the log of the table that it has written
+    (lake / "damaged/_delta_log/00000000000000000000.json").write_text('{"add": {"path')
+    with pytest.raises(InputError, match="the Delta log of damaged at .*/damaged cannot be read: .*Restore its files"):
+        run_pipeline(pipeline(left__table="damaged"), end=at(3))
 
 
 def test_expectation_invalid_argument_is_rejected(pipeline, write, run_pipeline):

@@ -99,7 +99,7 @@ def _require_readable_log(spark: SparkSession, name: str, path: str, error: Delt
         InputError: It is damaged, or the path is no table.
     """
     try:
-        get_engine(spark).load_latest_snapshot(path)
+        get_engine(spark).load_latest_snapshot(path).read().inputFiles()  # reads the whole log
     except (PySparkException, Py4JJavaError):
         [reason, *_] = [*str(error).splitlines(), ""]
         raise InputError(
