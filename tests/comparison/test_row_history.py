@@ -132,6 +132,21 @@ def test_explain_rows_evicted_row_describes_the_window(spark, lake, write, pipel
     assert list(history.steps)[-len(steps) :] == steps
 
 
+def test_explain_row_behind_the_watermark_whose_window_is_open(spark, lake, write, pipeline):
+    write("left", [row(1, 58, 59), row(2, 20, 61)], ROW)
+    write("right", [row(11, 58, 59)], ROW)
+    settings = pipeline(join={"keys": ["k"], "window": {"tumbling": "1 hour"}})
+    list(execute(spark, create_plan(spark, settings, str(lake), Request(drain=True)), lambda *_: None))
+
+    (history,) = explain_rows(spark, settings, str(lake), "left", {"id": "2"})
+
+    assert history.steps[1] == (
+        "behind the watermark by 27 minutes 59 seconds 999 ms, but not late, because a window was still open: "
+        "the watermark was 2024-01-01T00:47:59.999Z"
+    )
+    assert history.steps[2].startswith("matched in slice 2024-01-01T01:00Z, rows emitted: 1")
+
+
 def test_parse_row_reads_columns_and_values():
     assert parse_row("carrier=UA, flight=1545") == {"carrier": "UA", "flight": "1545"}
     for text in ("UA", "", "carrier=UA,"):

@@ -4,9 +4,10 @@ import json
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import types as T
 
-from tidemark.delta import table
+from tidemark.delta import table, table_reader
 from tidemark.delta.log_files import LogFiles, find_oldest_readable_version
 from tidemark.delta.table import DataFile, DeltaTableHandle, create_internal_table, create_table
 
@@ -50,6 +51,23 @@ def test_find_oldest_readable_version_skips_versions_with_deleted_files(six_vers
     (tmp_path / "six" / removed).unlink()
 
     assert [find_oldest_readable_version(six_versions, since) for since in (0, 2, 3, 4)] == [3, 3, 3, 4]
+
+
+@pytest.mark.parametrize("is_readable_by_delta_rs", [True, False])
+def test_table_id_is_that_of_each_version(tmp_path, monkeypatch, is_readable_by_delta_rs):
+    path = str(tmp_path / "replaced")
+    for number in range(2):
+        write_deltalake(path, pa.table({"v": [number]}), mode="append")
+    old_id = DeltaTableHandle.open(path).table.metadata().id
+    log = tmp_path / "replaced/_delta_log"
+    [metadata] = [line for line in (log / f"{0:020}.json").read_text().splitlines() if "metaData" in line]
+    (log / f"{2:020}.json").write_text(metadata.replace(old_id, "new"))
+    if not is_readable_by_delta_rs:
+        monkeypatch.setattr(table_reader, "_open_table", lambda *_: None)
+
+    replaced = table_reader.DeltaInput(None, "replaced", path)
+
+    assert [replaced.find_table_id_at(version) for version in range(3)] == [old_id, old_id, "new"]
 
 
 def test_log_files_oldest_version_is_a_checkpoint_followed_by_no_gap(six_versions, tmp_path):

@@ -52,9 +52,9 @@ def render_plan(plan: Plan) -> RenderableType:
         )
         table.add_row(side, f"{source['table']}, version {source['version']}{reads}")
     if plan.jobs:
-        estimate = plan.estimate
-        estimated = f"{estimate.seconds:,.0f} s, give or take {estimate.error:,.0f} s" if estimate else ""
-        table.add_row("time", estimated or "not enough jobs yet to estimate it")
+        estimate, unknown = plan.estimate, "not enough jobs yet to estimate it"
+        time_text = f"{estimate.seconds:,.0f} s, give or take {estimate.error:,.0f} s" if estimate else unknown
+        table.add_row("time", time_text)
     if plan.unread_slices:
         table.add_row(
             "late-arriving rows",

@@ -252,7 +252,7 @@ class _HistoryReader:
         margin = self.row["event_time"] * pipeline.tick_micros // 1000 - watermark
         met = f"the watermark was {format_micros(watermark * 1000)}{self._restart}"
         if margin < 0:
-            return f"not late, although it was {_span(-margin)} behind the watermark, since its result was open: {met}"
+            return f"behind the watermark by {_span(-margin)}, but not late, because a window was still open: {met}"
         return f"on time by {_span(margin)}: {met}"
 
     @property

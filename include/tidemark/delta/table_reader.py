@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
 
-from tidemark.delta.commit_history import get_file_name
+from tidemark.delta.commit_history import get_file_name, read_log_range
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.staging import read_files
 from tidemark.delta.table import DeltaTableHandle
@@ -92,6 +92,12 @@ def read_plain_parquet(
     return read_files(resolve_session(spark), table.path, table.schema, selected)
 
 
+def _describe_path(spark: SparkSession, path: str) -> Row:
+    """Return the `DESCRIBE DETAIL` of the table at a path, at its latest version."""
+    [detail] = spark.sql(f"DESCRIBE DETAIL delta.{quote_identifier(path)}").collect()
+    return detail
+
+
 def _require_readable_log(spark: SparkSession, name: str, path: str, error: DeltaError) -> None:
     """Require that Spark can read the log of a table that delta-rs cannot read.
 
@@ -99,7 +105,7 @@ def _require_readable_log(spark: SparkSession, name: str, path: str, error: Delt
         InputError: It is damaged, or the path is no table.
     """
     try:
-        get_engine(spark).load_latest_snapshot(path).read().inputFiles()  # reads the whole log
+        _describe_path(spark, path)  # reads the whole log
     except (PySparkException, Py4JJavaError):
         [reason, *_] = [*str(error).splitlines(), ""]
         raise InputError(
@@ -192,9 +198,12 @@ class DeltaInput:
         return str(self.table.table.metadata().id if self.table else self._detail["id"])
 
     def find_table_id_at(self, version: int) -> str | None:
-        """Find the id of a version in the table's log; None if the log lacks it, or if delta-rs cannot read it."""
-        table = _open_table(self.path, version)
-        return str(table.table.metadata().id) if table else None
+        """Find the id of a version, which `CREATE OR REPLACE TABLE` changes; None if the log no longer has it."""
+        if table := self.open_at_version(version):
+            return str(table.table.metadata().id)
+        commits = read_log_range(self.path, range(version + 1)).values()
+        ids = [action["metaData"]["id"] for actions in commits for action in actions if "metaData" in action]
+        return str(ids[-1]) if ids else None
 
     @cached_property
     def paths(self) -> list[str]:
@@ -262,10 +271,7 @@ class DeltaInput:
 
     @cached_property
     def _detail(self) -> Row:
-        """Spark's description of the table at its latest version."""
-        detail = self.spark.sql(f"DESCRIBE DETAIL delta.{quote_identifier(self.path)}").first()
-        assert detail is not None, "Spark describes each table in one row"
-        return detail
+        return _describe_path(self.spark, self.path)
 
     @cached_property
     def schema(self) -> T.StructType:

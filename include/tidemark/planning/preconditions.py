@@ -34,7 +34,7 @@ def require_same_tables(context: PlanningContext, first: int) -> None:
     if entry is None or entry.table_ids is None:
         return
     for source, table_id, version in zip(context.inputs, entry.table_ids, entry.versions, strict=True):
-        # CREATE OR REPLACE TABLE gives a new id in the same log, which tells the changed rows.
+        # A table that was replaced (CREATE OR REPLACE) has a new id in the same log, which tells the changed rows.
         if source.table.table_id != table_id != source.table.find_table_id_at(version):
             start = context.grid.label(min(context.ledger.entries))
             raise InputError(

@@ -27,6 +27,7 @@ class ClassicEngine:
     spark: SparkSession
 
     can_share_session: ClassVar[bool] = True
+    observes_checkpoints: ClassVar[bool] = True
 
     def get_execution_memory(self) -> int:
         """Return the sum over the registered executors, in bytes."""

@@ -51,6 +51,7 @@ class ConnectEngine:
     spark: SparkSession
 
     can_share_session: ClassVar[bool] = False
+    observes_checkpoints: ClassVar[bool] = False
 
     def get_execution_memory(self) -> int:
         """Compute it from the memory and core settings of the server."""

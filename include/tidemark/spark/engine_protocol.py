@@ -80,6 +80,9 @@ class Engine(Protocol):
     can_share_session: ClassVar[bool]
     """True if threads can use the session at the same time: no analysis of an expression changes its settings."""
 
+    observes_checkpoints: ClassVar[bool]
+    """True if an `Observation` receives the values of rows that `localCheckpoint` computes."""
+
     def get_execution_memory(self) -> int:
         """Return the bytes that all executors share between execution and storage."""
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
+
+from tidemark.spark.engine import get_engine
 
 SERIALIZED_STORAGE = StorageLevel.MEMORY_AND_DISK
 """Serialized, unlike Scala's level of this name. With millions of rows as JVM objects, Spark's default, garbage
@@ -42,12 +44,11 @@ def materialize_and_aggregate(
         select: Selects the rows and columns to return.
     """
     columns = [column.alias(name) for name, column in aggregates.items()]
-    session: object = rows.sparkSession
-    if isinstance(session, SparkSession):
+    if get_engine(rows.sparkSession).observes_checkpoints:
         observation = Observation()
         materialized = materialize(select(rows.observe(observation, *columns)), eager=True)
         values = observation.get
-    else:  # Spark Connect returns no observed values of a checkpoint
+    else:
         materialized = materialize(rows, eager=True)
         [row] = materialized.agg(*columns).collect()
         materialized, values = select(materialized), row.asDict()

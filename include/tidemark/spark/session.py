@@ -68,10 +68,10 @@ def get_spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | 
     """
     if not is_submitted():
         _require_known_master(get_master())
-    if get_master() == WARM_MASTER and not is_submitted():
-        use_warm_server()
-    if get_master().startswith(CONNECT_SCHEME) and not is_submitted():
-        return get_connect_session(get_master(), QUERY_SETTINGS, cluster or Cluster(), DELTA_SETTINGS)
+        if get_master() == WARM_MASTER:
+            use_warm_server()
+        if get_master().startswith(CONNECT_SCHEME):
+            return get_connect_session(get_master(), QUERY_SETTINGS, cluster or Cluster(), DELTA_SETTINGS)
     builder, settings = SparkSession.builder, QUERY_SETTINGS | DELTA_SETTINGS
     if not is_submitted():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -79,7 +79,9 @@ class WarmServer:
         return self._read_address() if self._is_running() else None
 
     def find_or_start(self) -> ServerAddress:
-        """Return the address of the running server, and start one if there is none. It stays until this process ends.
+        """Return the address of the running server, and start one if there is none.
+
+        The server then stays at least until this process ends.
 
         Raises:
             FaultError: It does not start.

@@ -332,9 +332,8 @@ class SqlIntervalJoin(Join):
             padded_rows = with_first_match(rows.all_rows, first_matches).where(is_padded)
             padded_rows = padded_rows.withColumn("slice", F.greatest("slice", "eviction_slice"))
             joined = joined.unionByName(_to_padded_emissions(padded_rows, is_ordered=self.orders_emissions))
-            others = tracked.where(~self._is_padded)
-            buffered = with_first_match(tracked.where(self._is_padded), first_matches).select(*others.columns)
-            buffered = buffered.unionByName(others)
+            padded, others = tracked.where(self._is_padded), tracked.where(~self._is_padded)
+            buffered = with_first_match(padded, first_matches).unionByName(others)
         # Late rows have an outcome besides `cached` only if they are not cached, and few pairs have such rows.
         late_matches = broadcast_if_small(*materialize_and_count(find_first_matches(outcome_pairs, SIDES)))
         rejected = add_late_reason(job_rows.late_candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
