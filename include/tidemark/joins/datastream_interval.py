@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import reduce
+from typing import ClassVar, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -98,6 +99,7 @@ def join_by_interval(
     *,
     repeated_side: SideName = "right",
     is_broadcast: bool = False,
+    unmatched: Literal["drop", "keep", "only"] = "drop",
 ) -> DataFrame:
     """Join rows with equal keys and `lower <= right event time - left event time <= upper`.
 
@@ -110,32 +112,43 @@ def join_by_interval(
         lower: Lower bound, in units of the event time, inclusive.
         upper: Upper bound, inclusive.
         labels: Further columns of both rows that the condition or the caller reads.
-        condition: Condition over `left_*` and `right_*` of event time and labels. It must include the bounds.
+        condition: Condition over `left_*` and `right_*` of event time, labels and flat columns of `left` and `right`
+            (`struct_columns`). It must include the bounds.
         repeated_side: Side of which rows are repeated, the one with fewer rows.
         is_broadcast: True to broadcast the rows of this side.
+        unmatched: What happens to rows of the other side without a partner, those with null keys among them: `drop`
+            them, `keep` them with nulls for the partner, or return them `only`, without pairs.
 
     Returns:
-        Pairs with `left_*` and `right_*` of event time and labels, the keys, and `left` and `right`.
+        Pairs with `left_*` and `right_*` of event time and labels, the keys, and `left` and `right`. If only unmatched
+        rows are returned, the columns of their own side.
     """
     size = F.greatest(2 * (upper - lower), F.lit(1))
-    keys = key_columns(rows)
-    rows = rows.where(~has_null_key(rows))  # they match nothing, and would skew a few tasks
-    left, left_row = flatten_side(rows, "left", keys, labels)
-    right, right_row = flatten_side(rows, "right", keys, labels)
-    columns = [f"{side}_{name}" for side in SIDES for name in ("event_time", *labels)]
-    sides, times = {"left": left, "right": right}, {side: F.col(f"{side}_event_time") for side in SIDES}
-    single_side, own = OTHER[repeated_side], times[repeated_side]
+    keys, single_side = key_columns(rows), OTHER[repeated_side]
+    # Null keys match nothing, and would skew a few tasks.
+    can_match = ~has_null_key(rows)
+    rows = rows.where(can_match if unmatched == "drop" else can_match | (F.col("side") == single_side))
+    flat = {side: flatten_side(rows, side, keys, labels) for side in SIDES}
+    sides, structs = {side: flat[side][0] for side in SIDES}, {side: flat[side][1] for side in SIDES}
+    own, single_time = F.col(f"{repeated_side}_event_time"), F.col(f"{single_side}_event_time")
     nearest, farthest = (own + lower, own + upper) if repeated_side == "left" else (own - upper, own - lower)
     bins = F.explode(F.sequence(trunc_div(nearest, size), trunc_div(farthest, size)))
-    repeated = sides[repeated_side].withColumn("bin", bins)
-    sides[repeated_side] = F.broadcast(repeated) if is_broadcast else repeated
-    sides[single_side] = sides[single_side].withColumn("bin", trunc_div(times[single_side], size))
+    repeated, single = sides[repeated_side].withColumn("bin", bins), sides[single_side]
+    single = single.withColumn("bin", trunc_div(single_time, size))
     if is_broadcast:
         # Few rows have a partner. Spark drops the others here, before it unites the rows of several sources.
         bins_with_rows = F.broadcast(repeated.select(*keys, "bin"))
-        sides[single_side] = sides[single_side].join(bins_with_rows, [*keys, "bin"], "left_semi")
-    pairs = sides["left"].join(sides["right"], [*keys, "bin"]).where(condition)
-    return pairs.select(*columns, *keys, left_row, right_row)
+        single = single.join(bins_with_rows, [*keys, "bin"], "left_semi")
+    repeated = repeated.withColumnsRenamed({name: f"repeated_{name}" for name in (*keys, "bin")})
+    repeated = F.broadcast(repeated) if is_broadcast else repeated
+    is_same_bin = [F.col(name) == F.col(f"repeated_{name}") for name in (*keys, "bin")]
+    how = {"drop": "inner", "keep": "left", "only": "left_anti"}[unmatched]
+    joined = single.join(repeated, reduce(Column.__and__, [*is_same_bin, condition]), how)
+    if unmatched == "keep":
+        structs[repeated_side] = F.when(own.isNotNull(), structs[repeated_side]).alias(repeated_side)
+    returned = [single_side] if unmatched == "only" else SIDES
+    columns = [f"{side}_{name}" for side in returned for name in ("event_time", *labels)]
+    return joined.select(*columns, *keys, *(structs[side] for side in returned))
 
 
 def flatten_side(rows: DataFrame, side: str, keys: list[str], labels: tuple[str, ...]) -> tuple[DataFrame, Column]:

@@ -25,13 +25,14 @@ after their expiry, or that may outlive their slice (`timer_selection`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from typing import Literal
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from typing_extensions import override
 
-from tidemark.config.sides import SIDES, SideName
+from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.joins.base import (
     ExactRows,
     JobRows,
@@ -39,17 +40,10 @@ from tidemark.joins.base import (
     JoinResult,
     add_late_reason,
     compute_row_hash,
-    row_position,
     select_all,
 )
 from tidemark.joins.datastream_interval import join_by_interval
-from tidemark.joins.emission_order import (
-    AFTER_LOOKUP,
-    order_of_lookup,
-    order_of_pair,
-    own_order_in_event,
-    to_emission_order,
-)
+from tidemark.joins.emission_order import order_of_pair, own_order_in_event
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.cleanup_timers import with_cleanup_time
@@ -77,6 +71,7 @@ from tidemark.joins.sql_interval.match_tracking import (
     filter_matches,
     find_first_matches,
     is_padded,
+    parse_flat_condition,
     to_emissions,
     with_first_match,
 )
@@ -88,6 +83,7 @@ from tidemark.joins.sql_interval.overdue_rows import (
     with_eviction_slice,
     with_removing_lookup,
 )
+from tidemark.joins.sql_interval.padding import emit_outer_join, list_padding_labels, pad_rows, with_own_labels
 from tidemark.joins.sql_interval.timer_selection import find_overdue_rows
 from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.dataframe_utils import with_columns
@@ -108,6 +104,8 @@ class _LabelledRows:
     all_rows: DataFrame
     pairable: DataFrame
     """The same rows with at least the labels that `SqlIntervalJoin._pair_on_time_rows` needs."""
+    late: DataFrame
+    """Those of them that are late or not cached."""
     tracked: DataFrame
     """A superset of the rows with `is_tracked`: late rows and rows that outlive their slice."""
     untracked: DataFrame | None
@@ -212,16 +210,16 @@ class SqlIntervalJoin(Join):
         rows = number_late_rows(rows, first_slice) if overdue_count else rows.withColumn("lookup_number", F.lit(1))
         rows = with_match_state(rows, self.condition, first_slice)
         overdue_rows = None
-        late_rows = rows.where(is_late_or_uncached(first_slice))
         if overdue_count:
             removed_rows = with_removing_lookup(rows, select_certain_lookups(rows, first_slice))
             overdue_rows = OverdueRows(materialize(removed_rows), overdue_count)
             others = rows.where(~is_overdue())
             rows = with_eviction_slice(overdue_rows.rows.unionByName(others, allowMissingColumns=True))
+        late_rows = rows.where(is_late_or_uncached(first_slice))
         late_pairs = materialize(pair_late_rows(late_rows, rows, self.rules, first_slice, is_small=False))
         is_tracked = F.col("is_tracked")
         tracked, untracked = rows.where(is_tracked), rows.where(~is_tracked)
-        return _LabelledRows(rows, rows, tracked, untracked, late_pairs, overdue_rows), cleanups
+        return _LabelledRows(rows, rows, late_rows, tracked, untracked, late_pairs, overdue_rows), cleanups
 
     def _label_large_job(self, job_rows: JobRows, exact_rows: ExactRows) -> tuple[_LabelledRows, LastCleanups]:
         """Label the rows of a large job, of which few are late, overdue or outlive their slice.
@@ -263,7 +261,8 @@ class SqlIntervalJoin(Join):
         all_rows, pairable, tracked = (
             with_match_state(part, self.condition, first_slice) for part in (all_rows, rows, tracked)
         )
-        return _LabelledRows(all_rows, pairable, tracked, None, late_pairs, overdue_rows), cleanups
+        late = tracked.where(is_late_or_uncached(first_slice))
+        return _LabelledRows(all_rows, pairable, late, tracked, None, late_pairs, overdue_rows), cleanups
 
     @staticmethod
     def _add_cleanup(rows: DataFrame, overdue_rows: OverdueRows | None, watermarks: JobWatermarks) -> DataFrame:
@@ -311,29 +310,26 @@ class SqlIntervalJoin(Join):
 
     def _join_closed_form(self, rows: _LabelledRows, job_rows: JobRows) -> JoinResult:
         """Compute the outputs of the lanes with a closed form."""
-        first_slice, padded_sides = job_rows.watermarks.first_slice, self._padded_sides
-        select_matches = partial(filter_matches, condition=self.condition, emission_order=self._order_of_pair)
-        on_time_pairs = self._pair_on_time_rows(rows.pairable, first_slice, is_tracked=bool(padded_sides))
-        late_pairs = rows.late_pairs.where(~F.col("is_expired"))
-        pairs = select_matches(on_time_pairs, is_tracked=bool(padded_sides)).unionByName(
-            select_matches(late_pairs, is_tracked=bool(padded_sides))
+        select_matches = partial(
+            filter_matches, condition=self.condition, emission_order=self._order_of_pair, is_tracked=True
         )
-        pairs = materialize(pairs) if padded_sides else pairs
-        outcome_pairs = select_matches(select_uncached_matches(rows.late_pairs), is_tracked=True)
+        late_matches = select_matches(rows.late_pairs.where(~F.col("is_expired")))
+        outcome_pairs = select_matches(select_uncached_matches(rows.late_pairs))
         if rows.overdue_rows is not None:
-            overdue_pairs = select_matches(select_overdue_matches(rows.late_pairs, rows.overdue_rows), is_tracked=True)
-            pairs = pairs.unionByName(overdue_pairs.select(*pairs.columns))
-            outcome_pairs = outcome_pairs.unionByName(overdue_pairs)
-        joined = to_emissions(pairs, F.lit("matched"))
+            overdue_matches = select_matches(select_overdue_matches(rows.late_pairs, rows.overdue_rows))
+            late_matches = late_matches.unionByName(overdue_matches)
+            outcome_pairs = outcome_pairs.unionByName(overdue_matches)
+        joined = to_emissions(late_matches, F.lit("matched"))
         tracked = buffered = rows.tracked.drop("removing_lookup", "lookup_number")
-        if padded_sides:
-            first_matches = broadcast_if_small(*materialize_and_count(find_first_matches(pairs, padded_sides)))
-            is_padded = F.col("eviction_slice").isNotNull() & F.col("first_match_slice").isNull() & self._is_padded
-            padded_rows = with_first_match(rows.all_rows, first_matches).where(is_padded)
-            padded_rows = padded_rows.withColumn("slice", F.greatest("slice", "eviction_slice"))
-            joined = joined.unionByName(_to_padded_emissions(padded_rows, is_ordered=self.orders_emissions))
-            padded, others = tracked.where(self._is_padded), tracked.where(~self._is_padded)
-            buffered = with_first_match(padded, first_matches).unionByName(others)
+        first_slice = job_rows.watermarks.first_slice
+        if self._padded_sides:
+            first_matches = find_first_matches(late_matches, self._padded_sides)
+            first_matches = broadcast_if_small(*materialize_and_count(first_matches))
+            joined = joined.unionByName(self._emit_outer_join(rows, first_matches, first_slice))
+            buffered = self._track_matches(tracked, rows.pairable, late_matches, first_slice)
+        else:
+            pairs = self._pair_on_time_rows(rows.pairable, first_slice)
+            joined = joined.unionByName(to_emissions(select_matches(pairs, is_tracked=False), F.lit("matched")))
         # Late rows have an outcome besides `cached` only if they are not cached, and few pairs have such rows.
         late_matches = broadcast_if_small(*materialize_and_count(find_first_matches(outcome_pairs, SIDES)))
         rejected = add_late_reason(job_rows.late_candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
@@ -347,34 +343,106 @@ class SqlIntervalJoin(Join):
             ),
         )
 
+    def _emit_outer_join(self, rows: _LabelledRows, late_matches: DataFrame, first_slice: int) -> DataFrame:
+        """Emit the pairs of rows on time, and all unmatched rows.
+
+        Rows on time are joined by Spark's outer join. Its ON clause has all conditions of a match, so that unmatched
+        rows have no match on time.
+
+        Args:
+            rows: The labelled rows.
+            late_matches: First matches of rows with late rows.
+            first_slice: First slice of the job.
+        """
+        pad = partial(pad_rows, join_type=self.join_type, is_ordered=self.orders_emissions)
+        emissions = [pad(with_first_match(rows.late, late_matches))]
+        labels = list_padding_labels(rows.all_rows)
+        for side in self._padded_sides:
+            own = with_first_match(rows.all_rows.where(F.col("side") == side), late_matches)
+            partners = rows.pairable.where(F.col("side") == OTHER[side])
+            returns_pairs = not emissions[1:]
+            joined = self._join_on_time_rows(
+                own.unionByName(partners, allowMissingColumns=True),
+                first_slice,
+                labels,
+                repeated_side=OTHER[side],
+                unmatched="keep" if returns_pairs else "only",
+            )
+            if returns_pairs:
+                emit = partial(emit_outer_join, pair_order=self._order_of_pair, is_ordered=self.orders_emissions)
+                emissions.append(emit(joined, side, self.join_type))
+            else:
+                null = F.lit(None).cast(rows.pairable.schema[OTHER[side]].dataType)
+                emissions.append(pad(with_own_labels(joined, side).withColumn(OTHER[side], null)))
+        return reduce(DataFrame.unionByName, emissions)
+
+    def _track_matches(
+        self, tracked: DataFrame, pairable: DataFrame, late_matches: DataFrame, first_slice: int
+    ) -> DataFrame:
+        """Set the first match of the tracked rows of padded sides.
+
+        Args:
+            tracked: A superset of the tracked rows of both sides.
+            pairable: All rows.
+            late_matches: Pairs of late rows that match.
+            first_slice: First slice of the job.
+        """
+        needs_match = F.col("side").isin(self._padded_sides) & F.col("is_tracked")
+        parts = [tracked.where(~needs_match)]
+        for side in self._padded_sides:
+            own = tracked.where(needs_match & (F.col("side") == side))
+            partners = pairable.where(F.col("side") == OTHER[side])
+            names = ("side", "slice", "clock", "tiebreak", "event_time", "watermark", "is_cached", "match_hash")
+            rows, other_rows = (part.select(*names, *key_columns(part), *SIDES) for part in (own, partners))
+            pairs = self._pair_on_time_rows(rows.unionByName(other_rows), first_slice, repeated_side=side)
+            matches = filter_matches(pairs, self.condition, is_tracked=True)
+            matches = matches.unionByName(late_matches.select(*matches.columns))
+            parts.append(with_first_match(own, find_first_matches(matches, [side])))
+        return reduce(DataFrame.unionByName, parts)
+
     def _drop_needless_matches(self, rows: DataFrame) -> DataFrame:
         """Keep the first match of rows that may be padded. That of others depends on whether the lane is replayed."""
         return rows.withColumn("first_match_slice", F.when(self._is_padded, F.col("first_match_slice")))
 
-    def _pair_on_time_rows(self, rows: DataFrame, first_slice: int, *, is_tracked: bool) -> DataFrame:
-        """Pair rows that are carried, or cached and on time, by their event times alone.
+    def _pair_on_time_rows(self, rows: DataFrame, first_slice: int, repeated_side: SideName = "right") -> DataFrame:
+        """Return the pairs of `_join_on_time_rows` that meet the bounds, with the `slice` of the later row."""
+        labels = ("slice", "clock", "tiebreak", "match_hash")
+        pairs = self._join_on_time_rows(rows, first_slice, labels, repeated_side, "drop")
+        return pairs.withColumn("slice", F.greatest("left_slice", "right_slice"))
+
+    def _join_on_time_rows(
+        self,
+        rows: DataFrame,
+        first_slice: int,
+        labels: tuple[str, ...],
+        repeated_side: SideName,
+        unmatched: Literal["drop", "keep", "only"],
+    ) -> DataFrame:
+        """Join rows that are carried, or cached and on time, by their event times alone.
 
         The later row is not below the watermark, so that the earlier one has not expired.
 
         Args:
-            rows: Labelled rows of both sides, late ones included.
+            rows: Labelled rows of both sides. Late ones are omitted.
             first_slice: First slice of the job. Pairs of earlier slices are omitted.
-            is_tracked: True to return the match hashes too.
-
-        Returns:
-            Pairs with the `slice` of the later row.
+            labels: Labels to return.
+            repeated_side: As for `join_by_interval`.
+            unmatched: As for `join_by_interval`. Unless unmatched rows are dropped, pairs meet the join's condition.
         """
-        labels = ("slice", "clock", "tiebreak", *(["match_hash"] if is_tracked else []))
-        later_slice = F.greatest("left_slice", "right_slice")
-        is_within = self.rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
-        pairs = join_by_interval(
+        is_match = self.rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
+        is_match &= F.greatest("left_slice", "right_slice") >= first_slice
+        if unmatched != "drop" and self.condition:
+            # Other pairs of a bin may be ones for which the condition fails, as in a division by zero.
+            is_match = F.coalesce(F.when(is_match, parse_flat_condition(rows, self.condition)), F.lit(False))
+        return join_by_interval(
             rows.where(~is_late_or_uncached(first_slice)),
             self.rules.lower,
             self.rules.upper,
             labels,
-            is_within & (later_slice >= first_slice),
+            is_match,
+            repeated_side=repeated_side,
+            unmatched=unmatched,
         )
-        return pairs.withColumn("slice", later_slice)
 
     def _select_late(self, rows: DataFrame, job_rows: JobRows) -> DataFrame:
         """Select late rows with their outcome: cached, matched, padded or lost."""
@@ -450,27 +518,3 @@ class SqlIntervalJoin(Join):
         last_cleanups = {lane: watermarks.lanes[lane].initial_watermarks.last_cleanups for lane in lanes}
         replayed = replay_lanes(rows, timelines, last_cleanups, watermarks.first_slice)
         return replayed.drop("_condition_matches", "arrival_number")
-
-
-def _to_padded_emissions(rows: DataFrame, *, is_ordered: bool) -> DataFrame:
-    """Return unmatched rows as emissions.
-
-    A row is emitted by the lookup that removes it, or else by its cleanup timer. A row that was not cached is emitted
-    on arrival, after its matches and the rows that it removes. Timers follow in the order of their times.
-
-    Args:
-        rows: Unmatched rows with their labels.
-        is_ordered: True to order the rows that one event emits.
-    """
-    emitting_row, emission = row_position(), F.concat(F.lit("padded_"), F.col("side"))
-    timer = F.when(F.col("is_cached"), F.coalesce("cleanup_time", "expires_at"))
-    own_order = F.col("order_in_event")
-    order = order_of_lookup(F.array(timer), own_order, is_removed=True)
-    order = F.when(F.col("is_cached"), order).otherwise(F.concat(own_order, F.array(F.lit(AFTER_LOOKUP))))
-    if "removing_lookup" in rows.columns:
-        is_removed = F.col("removing_lookup").isNotNull()
-        lookup_order = order_of_lookup(F.col("removing_lookup.order_in_event"), own_order, is_removed=True)
-        emitting_row = F.when(is_removed, row_position("removing_lookup.")).otherwise(emitting_row)
-        order, timer = F.when(is_removed, lookup_order).otherwise(order), F.when(~is_removed, timer)
-    causes = {"emitting_row": emitting_row, "emission_order": to_emission_order(order if is_ordered else None)}
-    return to_emissions(rows.transform(with_columns, causes), emission, timer)

@@ -8,13 +8,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.config.sides import SideName
+from tidemark.config.expressions import rename_columns
+from tidemark.config.sides import SIDES, SideName
 from tidemark.formatting import quote_identifier
 from tidemark.joins.base import CAUSE_COLUMNS, EMISSION_COLUMNS, later_position
 from tidemark.joins.emission_order import to_emission_order
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.expression_sandbox import parse_user_expression
+from tidemark.spark.struct_columns import name_flat_columns
 from tidemark.timegrid.time_columns import as_json
 
 ARRIVAL_ORDER = ("clock", "tiebreak", "event_time")
@@ -66,6 +68,22 @@ def filter_matches(
     return matches.select("_pair.*")
 
 
+def parse_flat_condition(rows: DataFrame, condition: str | None) -> Column:
+    """Return a join's condition over the flat columns of `left` and `right` (`struct_columns`), for an ON clause.
+
+    Args:
+        rows: Rows with `left` and `right`.
+        condition: SQL over `left_*` and `right_*`; None for all pairs.
+    """
+    if condition is None:
+        return F.lit(True)
+    flat_names = {
+        f"{side}_{field}".lower(): name for side in SIDES for field, name in name_flat_columns(rows, side).items()
+    }
+    flat_condition = rename_columns(condition, lambda name: flat_names[name.lower()])
+    return parse_user_expression(rows.sparkSession, flat_condition).column
+
+
 def find_first_matches(pairs: DataFrame, sides: Sequence[SideName]) -> DataFrame:
     """Find the slice of each matched row's first match in the job, by key and `match_hash`, for rows of some sides."""
     match_hashes = [F.col(f"{side}_match_hash") for side in sides]
@@ -75,14 +93,14 @@ def find_first_matches(pairs: DataFrame, sides: Sequence[SideName]) -> DataFrame
 
 
 def with_first_match(rows: DataFrame, first_matches: DataFrame) -> DataFrame:
-    """Fill in `first_match_slice` where no earlier job has.
+    """Lower `first_match_slice` to the slice of each row's first match, if that is earlier or it is null.
 
     Args:
         rows: Rows with `match_hash` and `first_match_slice`.
         first_matches: Result of `find_first_matches`.
     """
     with_matches = rows.join(first_matches, [*key_columns(rows), "match_hash"], "left")
-    return with_matches.withColumn("first_match_slice", F.coalesce("first_match_slice", "first_match_in_job")).drop(
+    return with_matches.withColumn("first_match_slice", F.least("first_match_slice", "first_match_in_job")).drop(
         "first_match_in_job"
     )
 
