@@ -121,7 +121,7 @@ def join_by_interval(
 
     Returns:
         Pairs with `left_*` and `right_*` of event time and labels, the keys, and `left` and `right`. If only unmatched
-        rows are returned, the columns of their own side.
+        rows are returned, they lack the event time and labels of the other side.
     """
     size = F.greatest(2 * (upper - lower), F.lit(1))
     keys, single_side = key_columns(rows), OTHER[repeated_side]
@@ -146,9 +146,11 @@ def join_by_interval(
     joined = single.join(repeated, reduce(Column.__and__, [*is_same_bin, condition]), how)
     if unmatched == "keep":
         structs[repeated_side] = F.when(own.isNotNull(), structs[repeated_side]).alias(repeated_side)
-    returned = [single_side] if unmatched == "only" else SIDES
-    columns = [f"{side}_{name}" for side in returned for name in ("event_time", *labels)]
-    return joined.select(*columns, *keys, *(structs[side] for side in returned))
+    if unmatched == "only":
+        structs[repeated_side] = F.lit(None).cast(rows.schema[repeated_side].dataType).alias(repeated_side)
+    labelled_sides = [single_side] if unmatched == "only" else SIDES
+    columns = [f"{side}_{name}" for side in labelled_sides for name in ("event_time", *labels)]
+    return joined.select(*columns, *keys, *structs.values())
 
 
 def flatten_side(rows: DataFrame, side: str, keys: list[str], labels: tuple[str, ...]) -> tuple[DataFrame, Column]:

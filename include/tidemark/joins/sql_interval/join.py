@@ -13,6 +13,8 @@ a result depends only on which rows are cached at each arrival:
    matches it, and then removes it (`overdue_rows`).
 4. An extremely late row skips its lookup if the last cleanup of the other side, of any key, was at a time at which all
    its possible partners have expired (`last_cleanup`). It then misses overdue rows.
+5. An outer join pads a row that is removed without a match (`padding`). Spark's outer join finds these among the rows
+   that match by event times alone.
 
 These steps are the closed form: joins and window functions over the rows of a job. A lane has none if it has a cleanup
 interval, times of 0 or below, or restarts, or if the result depends on whether an uncertain lookup is skipped. Only
@@ -354,26 +356,22 @@ class SqlIntervalJoin(Join):
             late_matches: First matches of rows with late rows.
             first_slice: First slice of the job.
         """
-        pad = partial(pad_rows, join_type=self.join_type, is_ordered=self.orders_emissions)
-        emissions = [pad(with_first_match(rows.late, late_matches))]
         labels = list_padding_labels(rows.all_rows)
-        for side in self._padded_sides:
+
+        def join_side(side: SideName, unmatched: Literal["keep", "only"]) -> DataFrame:
             own = with_first_match(rows.all_rows.where(F.col("side") == side), late_matches)
             partners = rows.pairable.where(F.col("side") == OTHER[side])
-            returns_pairs = not emissions[1:]
-            joined = self._join_on_time_rows(
-                own.unionByName(partners, allowMissingColumns=True),
-                first_slice,
-                labels,
-                repeated_side=OTHER[side],
-                unmatched="keep" if returns_pairs else "only",
-            )
-            if returns_pairs:
-                emit = partial(emit_outer_join, pair_order=self._order_of_pair, is_ordered=self.orders_emissions)
-                emissions.append(emit(joined, side, self.join_type))
-            else:
-                null = F.lit(None).cast(rows.pairable.schema[OTHER[side]].dataType)
-                emissions.append(pad(with_own_labels(joined, side).withColumn(OTHER[side], null)))
+            both = own.unionByName(partners, allowMissingColumns=True)
+            return self._join_on_time_rows(both, first_slice, labels, OTHER[side], unmatched)
+
+        pad = partial(pad_rows, join_type=self.join_type, is_ordered=self.orders_emissions)
+        side, *other_sides = self._padded_sides
+        joined = join_side(side, "keep")
+        emissions = [
+            emit_outer_join(joined, side, self.join_type, self._order_of_pair, is_ordered=self.orders_emissions),
+            *(pad(with_own_labels(join_side(other, "only"), other)) for other in other_sides),
+            pad(with_first_match(rows.late, late_matches)),
+        ]
         return reduce(DataFrame.unionByName, emissions)
 
     def _track_matches(
