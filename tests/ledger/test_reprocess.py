@@ -88,8 +88,14 @@ def test_reprocess_moves_late_arriving_rows_to_their_slice(
     settings = pipeline()
     append_inputs(*create_hourly_rows(4))
     run_hours(settings, 4)
-    append_inputs(create_row(777, at(1, 30)), *[create_row(40, at(4, 5)), create_row(50, at(5, 5))])
-    run_hours(settings, 6)
+    append_inputs(create_row(777, at(1, 30)))
+    plan, _ = plan_and_run(settings)
+    arrived = "about 2 rows of committed slices have arrived after their slice was committed"
+    assert plan.notes[-1] == f"{arrived}: they wait for slice 2024-01-01T04:00Z, which reads them"
+    append_inputs(create_row(40, at(4, 5)), create_row(50, at(5, 5)))
+    plan, _ = plan_and_run(settings, end=at(6))
+    assert plan.notes[-1] == f"{arrived}: slice 2024-01-01T04:00Z reads them"
+    assert sum(plan.rows_by_job.values()) == 6, "with the late-arriving rows"
     entry = read_ledger(settings).entry(4)
     assert (entry.late_arriving_rows, entry.late_arriving_from) == (2, 1)
     assert {row[2] for row in read_output()[1]} == {777, 877}, "late for the watermark, because slice 4 read it"
