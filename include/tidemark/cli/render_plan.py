@@ -56,10 +56,9 @@ def render_plan(plan: Plan) -> RenderableType:
         time_text = f"{estimate.seconds:,.0f} s, give or take {estimate.error:,.0f} s" if estimate else unknown
         table.add_row("time", time_text)
     if plan.unread_slices:
-        table.add_row(
-            "late-arriving rows",
-            f"{format_count(len(plan.unread_slices), 'slice')} would change: {_describe_ranges(described)}",
-        )
+        because = "because input rows have arrived or changed since"
+        count = format_count(len(plan.unread_slices), "slice")
+        table.add_row("outdated slices", f"{count} would change, {because}: {_describe_ranges(described)}")
         table.add_row("", f"{plan.proposed_command}")
     complete = (f"{input_.table} up to {input_.until_text}: {input_.reason}" for input_ in plan.input_completeness)
     for label, text in [
