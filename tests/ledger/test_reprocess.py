@@ -9,6 +9,7 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
+from tidemark.planning.deleted_inputs import describe_deleted_inputs
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.tables.run_files import run_of
@@ -186,11 +187,15 @@ def test_input_with_deleted_rows_requires_reprocess(
         InputError, match=f"{message} have read. Run tidemark reprocess .*yaml --from 2024-01-01T02:00Z"
     ):
         plan_and_run(settings, end=at(6))
-    with pytest.raises(InputError, match=message):
-        plan_and_run(settings, reprocess=True, start=at(4))
+    for request in ({"end": at(5)}, {"reprocess": True, "start": at(4)}):
+        with pytest.raises(InputError, match=message):
+            plan_and_run(settings, **request)
+    assert "were deleted or changed since they were read" in describe_deleted_inputs(settings, str(lake))
 
+    by_default = create_plan(spark, settings, str(lake), Request(reprocess=True))
     plan, results = plan_and_run(settings, reprocess=True, outdated=True)
     assert [(segment.reason, list(segment.slices)) for segment in plan.slice_ranges] == [("changed input", [2])]
+    assert by_default.slice_ranges == plan.slice_ranges
     assert sum(change.removed for result in results for change in result.changes.values()) > 0
 
     plan_and_run(settings, end=at(6))

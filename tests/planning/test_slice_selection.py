@@ -7,11 +7,15 @@ import pytest
 
 from tests.conftest import write_pipeline
 from tests.ledger.test_rules import create_entry, create_ledger
+from tidemark.errors import InputError
 from tidemark.ledger.config_fingerprint import serialize_settings
+from tidemark.ledger.ledger import Ledger
+from tidemark.planning import deleted_inputs
 from tidemark.planning.context import PlanningContext
 from tidemark.planning.request import Request
 from tidemark.planning.slice_selection import select_slices
 from tidemark.sources.late_arrivals import ChangedRows
+from tidemark.spark.lazy_session import create_refusing_session, resolve_session
 
 
 @pytest.fixture
@@ -59,3 +63,37 @@ def test_reprocess_without_range_distinguishes_deleted_and_late_arriving_rows(cr
         ("changed input", range(2)),
         ("late arrival", range(3, 4)),
     ]
+
+
+@pytest.mark.parametrize("policy", ["refuse", "ignore"])
+def test_run_without_new_slice_refuses_deleted_rows_by_policy(create_context, policy):
+    context = create_context(deleted=(2,), policies={"on_input_delete": policy})
+
+    if policy == "ignore":
+        assert select_slices(context).slice_ranges == ()
+    else:
+        with pytest.raises(InputError, match="input left: version 7 deleted or changed rows .* Run tidemark reprocess"):
+            select_slices(context)
+
+
+@pytest.mark.parametrize(
+    ("deleted", "policy", "description"),
+    [
+        ((2,), "refuse", "the next run stops: input left: version 7 deleted or changed rows that slices from"),
+        (None, "refuse", "input rows were deleted or changed since they were read. tidemark plan "),
+        ((), "refuse", None),
+        ((2,), "ignore", None),
+    ],
+)
+def test_status_describes_deleted_inputs_by_policy(create_context, deleted, policy, description, monkeypatch):
+    """Without slices (None), only Spark can find them."""
+    context = create_context(deleted=deleted or (), policies={"on_input_delete": policy})
+    if deleted is None:
+        find_with_spark = SimpleNamespace(find_changed_rows=lambda *_: resolve_session(create_refusing_session()))
+        monkeypatch.setattr(context.inputs[0], "changes", find_with_spark)
+    monkeypatch.setattr(deleted_inputs, "open_inputs", lambda *_: context.inputs)
+    monkeypatch.setattr(Ledger, "from_pipeline", lambda *_: context.ledger)
+
+    text = deleted_inputs.describe_deleted_inputs(context.pipeline, context.lake)
+
+    assert text is None if description is None else text.startswith(description)

@@ -24,6 +24,7 @@ from tidemark.formatting import ToDict, format_count, to_single_line
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.maintenance.recovery_horizon import find_oldest_readable_versions
+from tidemark.planning.deleted_inputs import describe_deleted_inputs
 from tidemark.quality.pending_rejections import list_pending_rejections
 from tidemark.timegrid.slices import Grid
 
@@ -61,7 +62,11 @@ def status(pipelines: PipelinesArgument, candidate: CandidateOption = None) -> N
     """
     loaded, root = [to_candidate(load_pipeline(name), candidate) for name in pipelines], get_lake_root()
     statuses = [
-        replace(summarize_status(pipeline, root), oldest_versions=find_oldest_readable_versions(pipeline, root))
+        replace(
+            summarize_status(pipeline, root),
+            oldest_versions=find_oldest_readable_versions(pipeline, root),
+            deleted_inputs=describe_deleted_inputs(pipeline, root),
+        )
         for pipeline in loaded
     ]
     print_result([status_.to_dict() for status_ in statuses], lambda: render_status(*statuses))

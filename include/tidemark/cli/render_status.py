@@ -28,6 +28,9 @@ def render_status(*statuses: Status) -> RenderableType:
     ]
     findings += [line for status in statuses for line in _describe_rejections(status)]
     findings += [
+        Text(f"{status.pipeline}: {status.deleted_inputs}", "red") for status in statuses if status.deleted_inputs
+    ]
+    findings += [
         Text(
             f"waived for the next run of slice {waiver['slice']}, by {waiver['user']}: {waiver['expectation']}: "
             f"{waiver['reason']}"

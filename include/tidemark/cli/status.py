@@ -92,6 +92,8 @@ class Status(ToDict):
     """`version`, `files` and `bytes` of the ledger and of each table that follows it."""
     oldest_versions: dict[str, int] = field(default_factory=dict)
     """Oldest readable version of each table, if requested."""
+    deleted_inputs: str | None = None
+    """Why the next run refuses deleted input rows; None if it does not, or if it was not requested."""
     erasures: list[dict[str, Any]] = field(default_factory=list)
     """Erasures, oldest first."""
     adopted: dict[str, Any] | None = None

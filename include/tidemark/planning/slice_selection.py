@@ -51,8 +51,9 @@ def _select_for_run(context: PlanningContext) -> SliceSelection:
     changed = _find_ranges_with_changed_inputs(context)
     repairs = list_readable_ranges((*find_stale_ranges(context.ledger), *changed), context.upstreams)
     slice_ranges = (*repairs, *selection.slice_ranges)
-    if slice_ranges and context.last:
+    if context.last:
         require_unchanged_inputs(context, changed[0].slices.start if changed else context.last.number + 1)
+    if slice_ranges:
         require_emitted_columns(context)
     notes = selection.notes
     if repairs:
