@@ -29,7 +29,8 @@ USE = "use"
 PLACEHOLDER = "TODO"
 """Value of a setting that `tidemark import` leaves to the user."""
 _FILLED_IN_SETTINGS = ("table", "event_time", "arrival", "every", "start", "time_zone")
-"""Settings that may have the placeholder. Elsewhere, such as in `quality`, the word is a value."""
+"""Settings of inputs and slices that may have the placeholder, besides the columns of `select`. Elsewhere, such as in
+`quality`, the word is a value."""
 _SUFFIXES = (".yaml", ".yml")
 _INPUTS_FOLDER = "inputs"
 _INPUT_NAME = re.compile(r"\w[\w-]*")
@@ -127,6 +128,8 @@ def _check_placeholders(content: dict[str, Any], location: str) -> None:
         if isinstance(section, dict)
         for name in _FILLED_IN_SETTINGS
     }
+    if isinstance(select := content.get("select"), dict):
+        settings |= {f"select.{name}": expression for name, expression in select.items()}
     if names := [name for name, value in settings.items() if value == PLACEHOLDER]:
         raise PipelineFileError(
             f"{location}: {', '.join(names)}: still {PLACEHOLDER}. Write a value; the comment in the line says which."
