@@ -256,6 +256,6 @@ def test_erasure_in_a_chain_names_the_command_for_the_pipeline_that_reads_the_ro
 
 
 def test_quality_show_of_a_lake_without_write_access_leaves_data_docs_alone(lake, monkeypatch):
-    monkeypatch.setattr(quality, "is_writable", lambda _: False)
+    monkeypatch.setattr(quality, "find_unwritable_folder", str)
     monkeypatch.setattr(quality, "update_data_docs", lambda _: pytest.fail("it writes pages"))
     assert main(["quality", "show", "orders"]) == 0
