@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.comparison.row_lookup import find_rows, hash_row
+from tidemark.comparison.row_lookup import RowValues, find_rows, hash_row
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration, format_instant, format_micros, to_micros
 from tidemark.delta.table_reader import read_newest
@@ -64,13 +64,13 @@ class RowHistory(ToDict):
     steps: tuple[str, ...]
 
 
-def read_row_histories(view: CommittedView, side: SideName, values: Mapping[str, str]) -> tuple[RowHistory, ...]:
+def read_row_histories(view: CommittedView, side: SideName, values: RowValues) -> tuple[RowHistory, ...]:
     """Return the histories of the rows of an input with these values, in the join of one pipeline.
 
     Args:
         view: The pipeline.
         side: The input.
-        values: Texts by column; `parse_row` reads them.
+        values: Texts by column, None for null; `parse_row` reads them.
 
     Raises:
         UserError: no such column, no such row, or more than `MAX_ROWS` rows.
