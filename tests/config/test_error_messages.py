@@ -290,7 +290,10 @@ SQL_SESSIONS = {"dialect": "flink-sql", "join__interval": None, "join__window": 
         ({"left__table": 5}, "left.table: should be a text in quotes, not 5."),
         ({"select": {"a": None}}, "p.yaml: select.a: should be a text, not None."),
         ({"join__window": "1 hour"}, "join.window: should be a mapping, not '1 hour'. Its fields: tumbling, sliding,"),
-        ({"join__condition": "left_v +"}, "join.condition: is not an SQL expression. Correct the syntax at +."),
+        (
+            {"join__condition": "left_v +"},
+            "join.condition: is not an SQL expression. Correct the syntax at +, character",
+        ),
         ({"join__condition": "rand() < 0.1"}, "join.condition: rand() returns another value in each run"),
         ({"select": {"k": "left_k", "n": "count(*)"}}, "select: n: count() aggregates many rows"),
         ({"select": ["left_k", "_metadata"]}, "select: _metadata is not a column of the join"),
