@@ -46,6 +46,17 @@ _EMISSION_LABELS = {
     "semi": "emitted, because it has a partner",
     "anti": "emitted, because it has no partner",
 }
+_LATENESS_LABELS = {
+    "late_for_window": "late for a window",
+    "late_but_processed": "late, but processed by the join",
+}
+_LATE_OUTCOMES = {
+    "matched": "it was matched",
+    "padded": "it was padded with nulls",
+    "cached": "it was kept in the buffers",
+    "lost": "it was neither matched nor kept",
+}
+"""Texts of the column `outcome` of the table `late`."""
 _WINDOW_LOSSES = {
     "lost_at_end_of_input": "lost: the input ended before the clock reached the timer of",
     "no_event_time_for_window": "left out of a firing, because a time evictor fails without its event time, of",
@@ -205,7 +216,7 @@ class _HistoryReader:
         return matches.transform(with_columns, times).collect()
 
     def _describe_lateness(self, late: Row) -> str:
-        lateness, reason = late["lateness_ms"], late["reason"].replace("_", " ")
+        lateness, reason = late["lateness_ms"], _LATENESS_LABELS.get(late["reason"], late["reason"])
         position = "behind" if lateness >= 0 else "ahead of"
         sentence = f"{reason}{self._join_name}: {_span(abs(lateness))} {position} the watermark"
         source = getattr(self.view.pipeline, late["limiting_side"])
@@ -221,7 +232,7 @@ class _HistoryReader:
             is_closed = ", which had closed" if lateness < 0 else ""
             sentence += f", for the window from {self._format_bound(late['window_start'])}{is_closed}"
         if late["outcome"]:
-            sentence += f"; {late['outcome']}"
+            sentence += f"; {_LATE_OUTCOMES[late['outcome']]}"
         partner = {True: "a partner had arrived", False: "no partner had arrived", None: None}[late["would_match"]]
         return f"{sentence}; {partner}" if partner else sentence
 
