@@ -1,13 +1,14 @@
 """Tests of the committed slices that a run or a reprocess selects, without Spark."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
 
 from tests.conftest import write_pipeline
 from tests.ledger.test_rules import create_entry, create_ledger
-from tidemark.errors import InputError
+from tidemark.errors import InputError, SliceOrderError
 from tidemark.ledger.config_fingerprint import serialize_settings
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning import deleted_inputs
@@ -97,3 +98,18 @@ def test_status_describes_deleted_inputs_by_policy(create_context, deleted, poli
     text = deleted_inputs.describe_deleted_inputs(context.pipeline, context.lake)
 
     assert text is None if description is None else text.startswith(description)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "message"),
+    [
+        (5, None, "--from 1970-01-01T05:00Z is after the last committed slice, 1970-01-01T03:00Z. Name an earlier"),
+        (2, 2, "--to 1970-01-01T02:00Z is not after --from 1970-01-01T02:00Z; --to is exclusive"),
+        (2, 9, "the last committed slice is 1970-01-01T03:00Z; reprocess up to 1970-01-01T04:00Z at most"),
+    ],
+)
+def test_reprocess_of_a_range_without_committed_slices_is_refused(create_context, start, end, message):
+    start, end = (None if hour is None else datetime(1970, 1, 1, hour, tzinfo=UTC) for hour in (start, end))
+
+    with pytest.raises(SliceOrderError, match=message):
+        select_slices(create_context(reprocess=True, start=start, end=end))

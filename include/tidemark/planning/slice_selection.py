@@ -152,6 +152,11 @@ def _find_requested_ranges(context: PlanningContext, last: Entry) -> list[SliceR
     request, grid, entries = context.request, context.grid, context.ledger.entries
     first = grid.parse_boundary(request.start, "--from") if request.start else next(iter(entries))
     end = grid.parse_boundary(request.end, "--to") if request.end else last.number + 1
+    if first > last.number:
+        raise SliceOrderError(
+            f"--from {grid.label(first)} is after the last committed slice, {grid.label(last.number)}. Name an earlier "
+            "slice."
+        )
     if end <= first:
         raise SliceOrderError(f"--to {grid.label(end)} is not after --from {grid.label(first)}; --to is exclusive")
     if end > last.number + 1:
