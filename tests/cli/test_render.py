@@ -139,6 +139,15 @@ def test_render_status_names_late_rows_that_were_processed():
     assert re.search(r"left late +│ +0 │\n│ +│ +7 late_but_processed │", output)
 
 
+def test_render_status_says_that_filtered_rows_are_not_read():
+    status = create_status("orders")
+    left = replace(status.left, read=7, where="v > 0", filtered=None)
+
+    output = print_at(80, render_status(replace(status, left=left)))
+
+    assert re.search(r"left rows read +│ +7 │\n│ +│ +that meet `where` │", output)
+
+
 def test_render_verification_distinguishes_an_earlier_slice():
     verified = CheckpointVerification("orders", END, START, 9, 1, "f", "f", True, [], 0, 0, [])
     earlier = replace(verified, differing_slices=[START])
