@@ -17,7 +17,7 @@ from tidemark.cli.render_status import render_status
 from tidemark.cli.status import summarize_status
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.candidate_version import to_candidate
-from tidemark.config.loader import get_pipelines_folder, list_pipeline_files
+from tidemark.config.loader import Owners, find_conflicts, get_pipelines_folder, list_pipeline_files
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import UserError
 from tidemark.formatting import ToDict, format_count, to_single_line
@@ -91,7 +91,7 @@ def list_() -> None:
 
 
 def _summarize_files(files: Iterable[Path], root: str, now: datetime) -> Iterator[PipelineSummary]:
-    owners: dict[tuple[str, str], str] = {}
+    owners: Owners = {}
     for file in files:
         try:
             pipeline = load_pipeline(file)
@@ -99,12 +99,7 @@ def _summarize_files(files: Iterable[Path], root: str, now: datetime) -> Iterato
             yield PipelineSummary(file.name, "invalid", file.name, problem=str(error))
             continue
         summary = _summarize(pipeline, file.name, root, now)
-        shared = {
-            setting: owner
-            for setting, value in (("name", pipeline.name), ("output", pipeline.output))
-            if (owner := owners.setdefault((setting, value), file.name)) != file.name
-        }
-        yield replace(summary, conflicts=[f"{setting} is that of {owner}" for setting, owner in shared.items()])
+        yield replace(summary, conflicts=find_conflicts(pipeline, file.name, owners))
 
 
 def _summarize(pipeline: Pipeline, file: str, root: str, now: datetime) -> PipelineSummary:
