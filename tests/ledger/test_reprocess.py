@@ -91,7 +91,7 @@ def test_reprocess_moves_late_arriving_rows_to_their_slice(
     run_hours(settings, 4)
     append_inputs(create_row(777, at(1, 30)))
     plan, _ = plan_and_run(settings)
-    arrived = "about 2 rows of committed slices have arrived after their slice was committed"
+    arrived = "about 2 rows of committed slices arrived after the commit"
     assert plan.notes[-1] == f"{arrived}: they wait for slice 2024-01-01T04:00Z, which reads them"
     append_inputs(create_row(40, at(4, 5)), create_row(50, at(5, 5)))
     plan, _ = plan_and_run(settings, end=at(6))

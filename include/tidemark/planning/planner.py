@@ -187,8 +187,7 @@ def _note_late_arriving_rows(context: PlanningContext, slice_ranges: Sequence[Sl
         reader = f"no slice follows, because the inputs have ended. {context.reprocess_command} reads them"
     else:
         reader = f"they wait for slice {context.grid.label(following)}, which reads them"
-    have = "has" if rows == 1 else "have"
-    yield f"{format_estimate(rows, 'row')} of committed slices {have} arrived after their slice was committed: {reader}"
+    yield f"{format_estimate(rows, 'row')} of committed slices arrived after the commit: {reader}"
 
 
 def _note_unknown_arrivals(context: PlanningContext, slice_ranges: Sequence[SliceRange]) -> Iterator[str]:
