@@ -113,7 +113,7 @@ def read_committed(
 
 
 def explain(
-    spark: SparkSession, pipeline: Pipeline, lake: str | Path, side: SideName, values: Mapping[str, str]
+    spark: SparkSession, pipeline: Pipeline, lake: str | Path, side: SideName, values: Mapping[str, str | None]
 ) -> tuple[RowHistory, ...]:
     """Explain what happened to input rows, and in a chain to their emissions in later joins. Read-only.
 
@@ -122,7 +122,7 @@ def explain(
         pipeline: The pipeline.
         lake: The lake root: a folder or a URI.
         side: The input.
-        values: Column values, as text, that select the rows.
+        values: Column values, as text or None for null, that select the rows.
 
     Raises:
         UserError: No such column, no such row, or too many rows.

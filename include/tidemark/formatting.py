@@ -36,6 +36,20 @@ def format_estimate(number: float, noun: str) -> str:
     return f"about {format_count(round(whole, 2 - digits) if digits > 3 else whole, noun)}"  # noqa: PLR2004
 
 
+def format_duration_estimate(estimate: Mapping[str, float] | None) -> str:
+    """Format the estimated duration of a plan.
+
+    Args:
+        estimate: `seconds` and `error`, in seconds; None if it is unknown.
+
+    >>> format_duration_estimate({"seconds": 61.2, "error": 4}), format_duration_estimate(None)
+    ('61 s, give or take 4 s', 'not enough jobs yet to estimate it')
+    """
+    if estimate is None:
+        return "not enough jobs yet to estimate it"
+    return f"{estimate['seconds']:,.0f} s, give or take {estimate['error']:,.0f} s"
+
+
 def format_value(value: Any) -> str:
     r"""Format a value of a row as in SQL. A string with blank ends or invisible characters is quoted, with escapes.
 

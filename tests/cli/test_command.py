@@ -287,8 +287,8 @@ def test_vacuum_reports_removed_files(orders, lake, capsys):
 def test_plan_without_jars_names_the_remedy(tmp_path):
     process = run_in_process(["plan", "flights_weather", "--lake", str(tmp_path)], TIDEMARK_JARS=str(tmp_path))
 
-    assert process.returncode == 3
-    assert f"Delta's jars are not in {tmp_path}. Run 'make setup'" in process.stderr
+    assert process.returncode == 2
+    assert f"TIDEMARK_JARS names {tmp_path}, which has no jars of Delta. Correct it" in process.stderr
 
 
 def test_run_on_a_full_disk_publishes_nothing_and_can_be_repeated(orders, lake, tmp_path, spark):

@@ -160,6 +160,21 @@ def test_list_warns_of_files_with_equal_names_or_outputs(lake, capsys):
     ) in capsys.readouterr().out
 
 
+def test_validate_refuses_files_with_the_same_name_or_output(lake, tmp_path, capsys):
+    orders = tmp_path / "pipelines" / "orders.yaml"
+    same_name, same_output = tmp_path / "same_name.yaml", tmp_path / "same_output.yaml"
+    same_name.write_text(orders.read_text().rstrip() + "\n        output: other\n")
+    other_name = orders.read_text().rstrip().replace("name: orders", "name: others")
+    same_output.write_text(other_name + "\n        output: ./orders\n")
+
+    assert main(["validate", str(orders), str(orders)]) == 0
+    assert main(["validate", *map(str, (orders, same_name, same_output))]) == 2
+
+    errors = " ".join(capsys.readouterr().err.split())
+    assert f"{same_name}: name is that of {orders}. Give each file" in errors
+    assert f"{same_output}: output is that of {orders}. Give each file" in errors
+
+
 def test_validate_needs_no_lake_and_names_invalid_fields(lake, capsys):
     assert main(["validate", "orders"]) == 0
     assert "orders: valid. orders: inner join, dialect flink-datastream, " in capsys.readouterr().out
@@ -256,6 +271,6 @@ def test_erasure_in_a_chain_names_the_command_for_the_pipeline_that_reads_the_ro
 
 
 def test_quality_show_of_a_lake_without_write_access_leaves_data_docs_alone(lake, monkeypatch):
-    monkeypatch.setattr(quality, "is_writable", lambda _: False)
+    monkeypatch.setattr(quality, "find_unwritable_folder", str)
     monkeypatch.setattr(quality, "update_data_docs", lambda _: pytest.fail("it writes pages"))
     assert main(["quality", "show", "orders"]) == 0

@@ -42,7 +42,7 @@ def test_progress_lines_disabled_print_nothing(clock):
     assert printed == []
 
 
-def test_run_progress_describes_slices_rows_and_remaining_time():
+def test_run_progress_describes_slices_rows_and_remaining_time(clock):
     plan = SimpleNamespace(slice_count=750, grid=Grid(0, 3_600_000_000))
     remaining_time = SimpleNamespace(
         start_job=lambda _: None, finish_job=lambda: None, describe=lambda: "about 3 min left"
@@ -50,7 +50,8 @@ def test_run_progress_describes_slices_rows_and_remaining_time():
     run = _RunProgress(plan, remaining_time)
 
     run.start_step(range(2), "joining")
-    assert run.describe() == "1970-01-01T00:00Z: joining; 0 of 750 slices, 0 rows read, about 3 min left"
+    clock.seconds = 20.0
+    assert run.describe() == "1970-01-01T00:00Z: joining, 20 s; 0 of 750 slices, 0 rows read, about 3 min left"
     run.finish_job(SimpleNamespace(slices=range(2), rows=[{"left": {"read": 600}, "right": {"read": 634}}]))
     assert run.describe_done() == "2 of 750 slices, 1,234 rows read, about 3 min left"
     run.finish_job(SimpleNamespace(slices=range(749), rows=[]))

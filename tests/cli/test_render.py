@@ -113,7 +113,7 @@ TABLES = {
         )
     ),
     "checkpoint verify": render_verification(
-        CheckpointVerification(LONG, END, START, LARGE, LARGE, "f" * 64, "e" * 64, True, START, LARGE, LARGE, [])
+        CheckpointVerification(LONG, END, START, LARGE, LARGE, "f" * 64, "e" * 64, True, [START] * 12, LARGE, LARGE, [])
     ),
     "vacuum": render_vacuum(
         VacuumResult(
@@ -137,6 +137,27 @@ def test_render_status_names_late_rows_that_were_processed():
     output = print_at(80, render_status(replace(status, left=left)))
 
     assert re.search(r"left late +│ +0 │\n│ +│ +7 late_but_processed │", output)
+
+
+def test_render_status_says_that_filtered_rows_are_not_read():
+    status = create_status("orders")
+    left = replace(status.left, read=7, where="v > 0", filtered=None)
+
+    output = print_at(80, render_status(replace(status, left=left)))
+
+    assert re.search(r"left rows read +│ +7 │\n│ +│ +that meet `where` │", output)
+
+
+def test_render_verification_distinguishes_an_earlier_slice():
+    verified = CheckpointVerification("orders", END, START, 9, 1, "f", "f", True, [], 0, 0, [])
+    earlier = replace(verified, differing_slices=[START])
+
+    texts = [print_at(80, render_verification(each)) for each in (verified, earlier, replace(earlier, fingerprint="e"))]
+
+    assert "the same\n" in texts[0]
+    assert "the checkpoint is the same, but the state after 1 earlier slice differs\n" in texts[1]
+    assert "the checkpoint differs from the rebuilt state\n" in texts[2]
+    assert re.search(rf"slices whose state differs +│ {START}", texts[1])
 
 
 def test_render_what_if_marks_the_current_value_and_has_notes():

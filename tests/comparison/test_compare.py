@@ -229,6 +229,36 @@ def test_compare_stream_under_two_other_settings_names_both(
     assert result.differences == differing > max(trial.support for trial in singles) > 0
 
 
+def test_compare_stream_with_another_window_offset_names_it(
+    inputs, pipeline, run_pipeline, compare_with, read_emissions
+):
+    windows = {"tumbling": "1 hour"}
+    settings = run_pipeline(pipeline(join={"keys": ["k"], "window": windows}))
+    other = run_pipeline(pipeline(join={"keys": ["k"], "window": windows | {"offset": "20 minutes"}}, output="other"))
+    ours, theirs = read_emissions(settings), read_emissions(other)
+
+    result = compare_with(settings, theirs)
+
+    differing = ours.exceptAll(theirs).count() + theirs.exceptAll(ours).count()
+    best = result.likely_settings
+    assert (best.settings, best.explains) == ({"join.window.offset": "20 minutes"}, differing)
+    assert {cause.cause for cause in result.causes} == {"other settings"}
+
+
+def test_compare_stream_with_windows_of_another_time_zone_says_so(
+    inputs, pipeline, run_pipeline, compare_with, read_emissions
+):
+    settings = run_pipeline(pipeline(join={"keys": ["k"], "window": {"tumbling": "1 hour"}}))
+    hour = F.expr("INTERVAL 1 HOUR")
+    bounds = {name: F.col(name) + hour for name in ("_window_start", "_window_end")}
+
+    result = compare_with(settings, read_emissions(settings).withColumns(bounds))
+
+    [note] = [note for note in result.notes if "without a cause" in note]
+    assert {cause.cause for cause in result.causes} == {"unexplained"}
+    assert "equal but for their windows, which begin 1 hour later in the stream. Compare the time zone" in note
+
+
 def test_compare_rows_changed_by_hand_rejects_other_settings(
     spark, inputs, pipeline, run_pipeline, compare_with, read_emissions
 ):

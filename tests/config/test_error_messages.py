@@ -8,6 +8,8 @@ from tidemark.errors import PipelineFileError
 
 COMPARED_WINDOWS = {"left": {"tumbling": "1 min"}, "right": {"tumbling": "5 min"}, "comparison": "left < right"}
 
+NOT_NULL = "expect_column_values_to_not_be_null"
+
 
 RECORDED = {"left__recorded_watermark": "w", "left__watermark_delay": None}
 
@@ -175,7 +177,20 @@ SQL_SESSIONS = {"dialect": "flink-sql", "join__interval": None, "join__window": 
             {"quality": [*({"expect_column_to_exist": {"column": name}} for name in "aba")]},
             "quality: expectation 3 (expect_column_to_exist) is the same check as expectation 1, with the same",
         ),
-        ({"quality": ["expect_x"]}, "quality.0: expect_x needs settings. Write the entry as {expect_x: {...}}."),
+        (
+            {"quality": ["expect_x"]},
+            "quality.0: expect_x is not an allowed expectation. docs/pipeline.schema.json lists",
+        ),
+        ({"quality": [f"{NOT_NULL}l"]}, f"{NOT_NULL}l is not an allowed expectation. Did you mean {NOT_NULL}?"),
+        ({"quality": [NOT_NULL]}, f"quality.0: {NOT_NULL} needs settings. Write the entry as {{{NOT_NULL}: {{...}}}}."),
+        (
+            {"quality": [{f"{NOT_NULL}l": {"column": "k"}, "severity": "info"}]},
+            f"quality.0: {NOT_NULL}l is not an allowed expectation. Did you mean {NOT_NULL}?",
+        ),
+        (
+            {"quality": [{NOT_NULL: {"column": "k"}, "severity": "info"}]},
+            f"quality.0: {NOT_NULL} has other settings beside it. Write {{type: {NOT_NULL}, ...}}.",
+        ),
         ({"quality": [{"expect_column_to_exist": {"column": "a", "notes": 3}}]}, "notes: should be a list. Write [3]."),
         (
             {"quality": [{"expect_column_values_to_be_in_set": {"column": "a", "value_set": "x"}}]},
@@ -290,7 +305,10 @@ SQL_SESSIONS = {"dialect": "flink-sql", "join__interval": None, "join__window": 
         ({"left__table": 5}, "left.table: should be a text in quotes, not 5."),
         ({"select": {"a": None}}, "p.yaml: select.a: should be a text, not None."),
         ({"join__window": "1 hour"}, "join.window: should be a mapping, not '1 hour'. Its fields: tumbling, sliding,"),
-        ({"join__condition": "left_v +"}, "join.condition: is not an SQL expression. Correct the syntax at +."),
+        (
+            {"join__condition": "left_v +"},
+            "join.condition: is not an SQL expression. Correct the syntax at +, character",
+        ),
         ({"join__condition": "rand() < 0.1"}, "join.condition: rand() returns another value in each run"),
         ({"select": {"k": "left_k", "n": "count(*)"}}, "select: n: count() aggregates many rows"),
         ({"select": ["left_k", "_metadata"]}, "select: _metadata is not a column of the join"),

@@ -86,7 +86,7 @@ REFUSED = {
     " ": "is empty. Remove it.",
     "*": "* changes its meaning when a table gets more columns. Name the columns.",
     "struct(left_a.*)": "* changes its meaning when a table gets more columns",
-    "1 AS x": "is not an SQL expression. Correct the syntax at AS.",
+    "1 AS x": "is not an SQL expression. Correct the syntax at AS, character 3.",
     "struct(left_a AS x)": "AS has no effect here",
     ":p": "parameters have no value here",
     "?": "parameters have no value here",

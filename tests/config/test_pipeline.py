@@ -264,6 +264,23 @@ def test_with_overrides_replaces_settings_of_a_comparison(tmp_path):
     assert (compare.every, compare.budget.unexplained) == (pipeline.compare.every, pipeline.compare.budget.unexplained)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            {"compare.table": "other", "compare.keycolumns": ["a"]},
+            "compare.keycolumns: unknown field. Did you mean key_columns?",
+        ),
+        ({"left.watermark_delay": None}, "the pipeline: left.watermark_delay: is missing"),
+    ],
+)
+def test_with_overrides_names_an_invalid_setting_once(overrides, message):
+    with pytest.raises(PipelineFileError) as raised:
+        with_overrides(load_base(), overrides)
+
+    assert str(raised.value).startswith(message)
+
+
 def test_with_overrides_without_compare_fills_in_defaults():
     compare = with_overrides(load_base(), {"compare.table": "other"}).compare
 

@@ -1,6 +1,7 @@
 """Tests of the folders that paths of pipeline files and table logs may lead to."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,36 @@ def test_find_input_with_file_of_another_table_of_the_lake_is_accepted(lake):
     delta_input = DeltaInput.find(NoSpark(), lake, "flights")
 
     assert not delta_input.table.is_plain_parquet
+
+
+@pytest.mark.parametrize(
+    ("output", "denied"),
+    [
+        ("orders", "lake/orders/ledger/_delta_log"),
+        ("orders", "lake/orders"),
+        ("new/orders", "lake"),
+        ("a_file/x", None),
+    ],
+)
+def test_output_that_cannot_be_written_is_refused(lake, tmp_path, monkeypatch, output, denied):
+    (tmp_path / "lake" / "orders" / "ledger" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "lake" / "a_file").touch()
+    tables, access = PipelineTables(f"{lake}/{output}"), os.access
+    unwritable = tmp_path / (denied or "lake/a_file")
+
+    def access_as_other_user(path, mode):
+        return access(path, mode) and (mode == os.F_OK or Path(path) != unwritable)
+
+    if denied:
+        tables.require_permission()
+        monkeypatch.setattr(os, "access", access_as_other_user)
+
+    with pytest.raises(ForbiddenPathError, match=f"no permission to write to {unwritable}, or it is no folder"):
+        tables.require_permission()
+
+
+def test_output_in_an_object_store_is_not_asked_for_permissions():
+    PipelineTables("s3a://bucket/orders").require_permission()
 
 
 def add_file(table, path):

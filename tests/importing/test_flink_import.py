@@ -227,6 +227,29 @@ def test_import_of_a_join_with_several_sinks_lists_their_filters():
     ]
 
 
+def test_import_leaves_an_unknown_output_column_to_the_user(import_plan, tmp_path, capsys):
+    plan = get_plan("shipped")
+    calc = next(node for node in plan["nodes"] if node["id"] == 9)
+    customer = calc["projection"][1]
+    reverse = {"kind": "CALL", "internalName": "$REVERSE$1", "operands": [customer], "type": customer["type"]}
+    calc["projection"][1] = reverse
+
+    assert import_plan(plan, *FILLED) == 0
+    assert "Fill in: select.customer\n" in capsys.readouterr().out
+
+    file = tmp_path / "p.yaml"
+    text = file.read_text()
+    comments = " ".join(text.replace("#", " ").split())
+    assert (
+        "calls REVERSE, which may differ in Spark SQL. Store its result as a column, or write its SQL here" in comments
+    )
+    with pytest.raises(PipelineFileError, match=r"select.customer: still TODO. Write a value"):
+        load_pipeline(file)
+    file.write_text(text.replace("TODO", "reverse(left_customer)"))
+    columns = {"order_id": "left_order_id", "customer": "reverse(left_customer)", "carrier": "right_carrier"}
+    assert load_pipeline(file).select == columns
+
+
 @pytest.mark.parametrize(("text", "value"), [("2.10", "2.10"), ("'2.2'", "2.2"), ("2.1", "2.1")])
 def test_set_reads_a_flink_version_as_text(text, value):
     assert parse_settings([f"flink_version={text}", "float=2.1"]) == {"flink_version": value, "float": 2.1}

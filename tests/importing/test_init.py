@@ -417,7 +417,18 @@ def test_folder_without_log_is_refused(lake, refuse, usual_tables):
     (lake / "files").mkdir()
     (lake / "files" / "a.parquet").write_bytes(b"PAR1")
 
-    assert "there is no Delta table files at" in refuse("files", "right", *BOUNDS)
+    (lake / "days" / "day=1").mkdir(parents=True)
+    for file in (lake / "days" / "day=1" / "a.CSV", lake / "rows.csv", lake / "rows"):
+        file.touch()
+
+    for name, kind in {
+        "files": "folder of Parquet files",
+        "days": "folder of CSV files",
+        "rows.csv": "CSV file",
+    }.items():
+        guide = "Write a table from it as in docs/init.md#tables-of-csv-or-parquet-files"
+        assert f"{name} at {lake / name} is a {kind}, not a Delta table. {guide}" in refuse(name, "right", *BOUNDS)
+    assert "rows is a file, not a Delta table" in refuse("rows", "right", *BOUNDS)
     assert "there is no Delta table none at" in refuse("left", "none", *BOUNDS)
 
 

@@ -40,6 +40,7 @@ PROMISE = "A reprocess of a pipeline reruns only the slices of the next join who
 SCHEDULES = int(os.environ.get("TIDEMARK_CHAIN_SCHEDULES", "1"))
 SLICES = 4
 LATE_IN_ORDERS = "37 minutes behind the watermark 2024-01-01T01:07Z, which the right input held"
+PADDED = "it was padded with nulls"
 LATE_IN_SHIPMENTS = (
     "35 minutes behind the watermark 2024-01-01T01:05Z, which the left input held as the output of orders"
 )
@@ -311,7 +312,7 @@ def test_explain_rows_of_chain_follow_row_through_both_joins(chain):
         "orders",
         [
             "happened 2024-01-01T00:30Z, arrived 2024-01-01T01:10Z: slice 2024-01-01T01:00Z",
-            f"late but processed in orders: {LATE_IN_ORDERS}; padded; a partner had arrived",
+            f"late, but processed by the join in orders: {LATE_IN_ORDERS}; {PADDED}; a partner had arrived",
             "padded in slice 2024-01-01T01:00Z, rows emitted: 1",
             "left the buffers before the end of that slice",
         ],
@@ -323,7 +324,7 @@ def test_explain_rows_of_chain_follow_row_through_both_joins(chain):
                 "emitted by orders: padded in slice 2024-01-01T01:00Z, at 2024-01-01T01:10Z, order 1167360",
                 "its rows there: tidemark explain orders --left k=a,happened=2024-01-01T00:30Z",
                 "happened 2024-01-01T00:30Z, arrived 2024-01-01T01:10Z: slice 2024-01-01T01:00Z",
-                f"late but processed in shipments: {LATE_IN_SHIPMENTS}; padded; a partner had arrived",
+                f"late, but processed by the join in shipments: {LATE_IN_SHIPMENTS}; {PADDED}; a partner had arrived",
                 "padded in slice 2024-01-01T01:00Z, rows emitted: 1",
                 "left the buffers before the end of that slice",
             ],

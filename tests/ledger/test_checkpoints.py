@@ -172,7 +172,7 @@ def test_checkpoint_verify_missing_row_is_reported(spark, orders, run_checkpoint
 
     open_checkpoint(spark, orders).delete((F.col("carried_until") == F.lit(at(6))) & (F.col("left.k") == "b"))
     code, output = run_checkpoint_command("verify", "--from", label(5))
-    assert (code, output["is_equal"], output["first_mismatch"], output["rows_only_stored"]) == (1, False, None, 0)
+    assert (code, output["is_equal"], output["differing_slices"], output["rows_only_stored"]) == (1, False, [], 0)
     assert output["rows_only_rebuilt"] == len(output["differing_rows"]) > 0
     assert {(row["only"], row["side"], row["row"]["k"]) for row in output["differing_rows"]} == {
         ("rebuilt", "left", "b")
@@ -292,7 +292,7 @@ def test_render_verification_shows_differing_rows():
         "orders",
         label(2),
         **values,
-        first_mismatch=label(1),
+        differing_slices=[label(1)],
         rows_only_stored=1,
         rows_only_rebuilt=0,
         differing_rows=[row],

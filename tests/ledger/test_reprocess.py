@@ -9,6 +9,7 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
+from tidemark.planning.deleted_inputs import describe_deleted_inputs
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.tables.run_files import run_of
@@ -88,8 +89,14 @@ def test_reprocess_moves_late_arriving_rows_to_their_slice(
     settings = pipeline()
     append_inputs(*create_hourly_rows(4))
     run_hours(settings, 4)
-    append_inputs(create_row(777, at(1, 30)), *[create_row(40, at(4, 5)), create_row(50, at(5, 5))])
-    run_hours(settings, 6)
+    append_inputs(create_row(777, at(1, 30)))
+    plan, _ = plan_and_run(settings)
+    arrived = "about 2 rows of committed slices arrived after the commit"
+    assert plan.notes[-1] == f"{arrived}: they wait for slice 2024-01-01T04:00Z, which reads them"
+    append_inputs(create_row(40, at(4, 5)), create_row(50, at(5, 5)))
+    plan, _ = plan_and_run(settings, end=at(6))
+    assert plan.notes[-1] == f"{arrived}: slice 2024-01-01T04:00Z reads them"
+    assert sum(plan.rows_by_job.values()) == 6, "with the late-arriving rows"
     entry = read_ledger(settings).entry(4)
     assert (entry.late_arriving_rows, entry.late_arriving_from) == (2, 1)
     assert {row[2] for row in read_output()[1]} == {777, 877}, "late for the watermark, because slice 4 read it"
@@ -180,11 +187,15 @@ def test_input_with_deleted_rows_requires_reprocess(
         InputError, match=f"{message} have read. Run tidemark reprocess .*yaml --from 2024-01-01T02:00Z"
     ):
         plan_and_run(settings, end=at(6))
-    with pytest.raises(InputError, match=message):
-        plan_and_run(settings, reprocess=True, start=at(4))
+    for request in ({"end": at(5)}, {"reprocess": True, "start": at(4)}):
+        with pytest.raises(InputError, match=message):
+            plan_and_run(settings, **request)
+    assert "were deleted or changed since they were read" in describe_deleted_inputs(settings, str(lake))
 
+    by_default = create_plan(spark, settings, str(lake), Request(reprocess=True))
     plan, results = plan_and_run(settings, reprocess=True, outdated=True)
     assert [(segment.reason, list(segment.slices)) for segment in plan.slice_ranges] == [("changed input", [2])]
+    assert by_default.slice_ranges == plan.slice_ranges
     assert sum(change.removed for result in results for change in result.changes.values()) > 0
 
     plan_and_run(settings, end=at(6))

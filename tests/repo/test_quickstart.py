@@ -3,11 +3,14 @@
 import re
 import shlex
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import PROJECT
 from tidemark.cli.app import main
 from tidemark.config import load_pipeline
+from tidemark.delta.table import DeltaTableHandle
 
 QUICKSTART = PROJECT / "docs" / "quickstart.md"
 BLOCK = re.compile(r"^```(python|yaml|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -48,6 +51,25 @@ def test_quickstart_runs_as_written(spark, tmp_path, monkeypatch, capsys):
         ["4", "94"],
     ]
     assert [row[:2] for row in rows[6:]] == [["left", "late"]]
+
+
+def test_tables_of_csv_and_parquet_files_are_written_as_the_page_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "orders.csv").write_text("order_id,ordered_at\n1,2024-01-01T10:05:00Z\n")
+    rows = pa.table({"ordered_at": pa.array([0], pa.timestamp("us", "UTC"))})
+    for folder in ("shipments", "payments/day=2024-01-01"):
+        (tmp_path / "lake" / folder).mkdir(parents=True)
+        pq.write_table(rows, tmp_path / "lake" / folder / "a.parquet")
+
+    for block in re.findall(
+        r"^```python\n(.*?)^```", (PROJECT / "docs" / "init.md").read_text(), re.MULTILINE | re.DOTALL
+    ):
+        exec(compile(block, "init.md", "exec"), {})
+
+    columns = {"orders": ["order_id", "ordered_at"], "shipments": ["ordered_at"], "payments": ["ordered_at", "day"]}
+    tables = {name: DeltaTableHandle.open(f"lake/{name}") for name in columns}
+    assert {name: table.schema.names for name, table in tables.items()} == columns
+    assert {table.schema["ordered_at"].dataType.simpleString() for table in tables.values()} == {"timestamp"}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])

@@ -26,6 +26,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import types as T
 
 from tidemark.delta.commit_history import is_data_change, read_log_actions
+from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.staging import StagedFiles, read_data_files, read_files
 from tidemark.delta.table import CommitConflictError, DataFile, DeltaTableHandle, create_table
 from tidemark.ledger.rewrite_verification import verify_same_rows
@@ -130,6 +131,7 @@ class InMemoryLake:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Replace the package's storage by this lake."""
+        monkeypatch.setattr(PipelineTables, "require_permission", lambda _: None)
         for original, substitute in {
             DeltaTableHandle: SimpleNamespace(open=self.open_table),
             create_table: lambda path, *_, **__: self.create_table(path),

@@ -195,11 +195,11 @@ PAIR_EQUAL = "expect_column_pair_values_to_be_equal"
         ),
         (
             {"quality": [{"rows": {"that": "LEFT_V + 1"}}]},
-            'quality.0: rows: that: Cannot resolve "(LEFT_V + 1)" due to data type mismatch: Filter expression',
+            "quality.0: rows: that: (LEFT_V + 1) has type INT, but a condition must be BOOLEAN",
         ),
         (
             {"quality": [{"rows": {"that": "v > 1", "on": "left", "row_condition": "v"}}]},
-            'quality.0: rows: row_condition: Cannot resolve "v" due to data type mismatch: Filter expression "v"',
+            "quality.0: rows: row_condition: v has type INT, but a condition must be BOOLEAN",
         ),
         (
             {"explode": "array(named_struct('key', left_k))", "quality": [{"rows": {"that": "kee IS NOT NULL"}}]},

@@ -132,7 +132,9 @@ def test_column_without_type_is_left_out_until_it_has_a_type(spark, lake, pipeli
         ("updated", "updated", None, 1),
     }
     assert len(emitted) == len(pairs)
-    assert second.notes == ()
+    # delta-rs cannot read the right input, so its late-arriving row is not counted.
+    late_arriving = "about 1 row of committed slices arrived after the commit: slice 2024-01-01T01:00Z reads them"
+    assert second.notes == (late_arriving,)
 
 
 def test_delta_input_without_delta_rs_is_read_by_spark(spark, lake, write, monkeypatch):

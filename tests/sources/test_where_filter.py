@@ -228,7 +228,11 @@ def small_lake(spark, tmp_path_factory):
     ("changes", "error", "message"),
     [
         ({"left__where": "vv > 0"}, InputError, "input left: where: vv is not a column of the input. Did you mean v?"),
-        ({"left__where": "v + 1"}, PipelineFileError, "left.where: Cannot resolve"),
+        (
+            {"left__where": "v + 1"},
+            PipelineFileError,
+            "left.where: (v + 1) has type INT, but a condition must be BOOLEAN",
+        ),
         (
             {"left__where": "to_timestamp(k) < happened AND CAST(concat('no', 'w') AS timestamp) > happened"},
             PipelineFileError,
@@ -249,7 +253,7 @@ def small_lake(spark, tmp_path_factory):
         (
             {"join__keys": [{"left": "array(k) + 1", "right": "k"}]},
             InputError,
-            "it is not a valid expression: Cannot resolve",
+            "it is not a valid expression: the two sides of array(k) + 1 have types ARRAY<STRING> and INT",
         ),
     ],
 )

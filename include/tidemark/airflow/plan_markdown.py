@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tidemark.config import Pipeline
-from tidemark.formatting import format_count, format_estimate
+from tidemark.formatting import format_count, format_duration_estimate, format_estimate
 
 MAX_RANGES = 50
 """Ranges of slices that a page lists at most."""
@@ -35,7 +35,7 @@ def render_plan(plan: Mapping[str, Any], approval_reasons: Iterable[str]) -> str
     """Return a plan (`Plan.to_dict`) as Markdown: slices, reasons, cost, and the slices that may follow."""
     figures = {
         "input rows to read": format_estimate(plan["estimated_rows"], "row"),
-        "estimated time": _format_time(plan["estimate"]),
+        "estimated time": format_duration_estimate(plan["estimate"]),
         "Spark jobs": f"{len(plan['jobs']):,}",
         "slices that may follow": _describe_following(plan["may_follow"]),
         **{side: f"{source['table']}, version {source['version']}" for side, source in plan["inputs"].items()},
@@ -150,12 +150,6 @@ def _describe_following(extents: list[dict[str, Any]]) -> str:
         return "none"
     count = format_count(sum(extent["slices"] for extent in extents), "slice")
     return f"at most {count}, up to {extents[-1]['to']}: until their state no longer changes"
-
-
-def _format_time(estimate: Mapping[str, Any] | None) -> str:
-    if estimate is None:
-        return "not enough jobs yet to estimate it"
-    return f"{estimate['seconds']:,.0f} s, give or take {estimate['error']:,.0f} s"
 
 
 def _render_list(title: str, lines: Iterable[str]) -> list[str]:

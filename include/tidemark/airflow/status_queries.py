@@ -15,7 +15,6 @@ from typing import Any
 
 import pandas as pd
 import pyarrow.dataset as ds
-from pyspark.sql import SparkSession
 
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.chain_files import load_upstreams
@@ -36,7 +35,7 @@ from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.quality.gx.data_docs import get_docs_index
 from tidemark.sources.completeness import measure_completeness
-from tidemark.spark.lazy_session import create_lazy_session
+from tidemark.spark.lazy_session import SparkNeededError, create_refusing_session
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK
 
@@ -48,10 +47,6 @@ MAX_LINES = 10
 """Maximum number of lines in an event, since Airflow's database stores each event."""
 
 
-class _SparkNeededError(Exception):
-    """Table logs do not answer a question of the planner."""
-
-
 def plan_outdated_slices(pipeline: Pipeline, lake: str) -> dict[str, Any] | None:
     """Plan which committed slices have to run again, from settings and table logs.
 
@@ -61,14 +56,10 @@ def plan_outdated_slices(pipeline: Pipeline, lake: str) -> dict[str, Any] | None
     Raises:
         UserError: The planner refuses.
     """
-
-    def refuse_to_start(**_: Any) -> SparkSession:
-        raise _SparkNeededError
-
     try:
         request = Request(reprocess=True, outdated=True)
-        return create_plan(create_lazy_session(refuse_to_start), pipeline, lake, request).to_dict()
-    except _SparkNeededError:
+        return create_plan(create_refusing_session(), pipeline, lake, request).to_dict()
+    except SparkNeededError:
         return None
 
 

@@ -35,8 +35,8 @@ class CheckpointVerification:
     rebuilt_fingerprint: str
     has_checkpoint: bool
     """True if the checkpoint has not expired, so rows were compared."""
-    first_mismatch: str | None
-    """Start of the first replayed slice whose fingerprint differs from the ledger."""
+    differing_slices: list[str]
+    """Starts of the replayed slices whose fingerprint differs from the ledger, in order."""
     rows_only_stored: int
     """Number of rows that only the checkpoint has."""
     rows_only_rebuilt: int
@@ -47,11 +47,17 @@ class CheckpointVerification:
     @property
     def is_equal(self) -> bool:
         """True if nothing differs."""
-        return not (self.first_mismatch or self.rows_only_stored or self.rows_only_rebuilt)
+        return not self.differing_slices and self.is_checkpoint_equal
+
+    @property
+    def is_checkpoint_equal(self) -> bool:
+        """True if the checkpoint itself does not differ. States after earlier slices may."""
+        is_same_state = self.fingerprint in {None, self.rebuilt_fingerprint}
+        return is_same_state and not (self.rows_only_stored or self.rows_only_rebuilt)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as a JSON-ready dictionary."""
-        return {"is_equal": self.is_equal, **asdict(self)}
+        return {"is_equal": self.is_equal, "is_checkpoint_equal": self.is_checkpoint_equal, **asdict(self)}
 
 
 def verify_checkpoint(
@@ -84,7 +90,7 @@ def verify_checkpoint(
         checkpoint.entry.fingerprint,
         rebuilt.fingerprints[checkpoint.entry.number],
         has_checkpoint,
-        checkpoint.grid.label(mismatches[0]) if mismatches else None,
+        [checkpoint.grid.label(number) for number in mismatches],
         only_stored,
         only_rebuilt,
         differing_rows,

@@ -78,13 +78,16 @@ def _list_steps(minimum: timedelta, maximum: timedelta, steps: int) -> Iterator[
 
 def explain(
     pipeline: PipelineArgument,
-    left: Annotated[str, typer.Option("--left", metavar="ROW", help="Column values of a left row: a=1,b=2.")] = "",
-    right: Annotated[str, typer.Option("--right", metavar="ROW", help="Column values of a right row: a=1,b=2.")] = "",
+    left: Annotated[str, typer.Option("--left", metavar="ROW", help="Column values of a left row: a=1,b=null.")] = "",
+    right: Annotated[
+        str, typer.Option("--right", metavar="ROW", help="Column values of a right row: a=1,b=null.")
+    ] = "",
     candidate: CandidateOption = None,
 ) -> None:
     """Explain what happened to an input row: arrival, lateness, matches and eviction. Read-only.
 
-    In a chain its emissions are explained too, in the pipelines that read them.
+    In a chain its emissions are explained too, in the pipelines that read them. Quote a text with a comma, and the text
+    'null', which is not null.
 
     Example: `tidemark explain flights_weather --left "carrier=UA,flight=1545,scheduled_departure=2013-01-01T10:15Z"`
     """

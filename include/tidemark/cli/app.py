@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from tidemark import json_logging
 from tidemark.cli.common import GlobalOptions, get_global_options, out, report_error, set_global_options
-from tidemark.config.cluster import MASTER_VARIABLE, MAX_IDLE_MINUTES, WARM_MASTER
+from tidemark.config.cluster import MASTER_VARIABLE, WARM_MASTER, WARM_SERVER_IDLE_MINUTES
 from tidemark.errors import FaultError, StoppedError, TidemarkError, UserError, missing_extra_error
 from tidemark.formatting import to_single_line
 from tidemark.spark.error_redaction import find_row_error, format_safe_message
@@ -169,7 +169,7 @@ def read_global_options(
         typer.Option(
             "--warm",
             help="Use a Spark server on this machine that stays warm between commands, and start it if it does not "
-            f"run. It ends after {MAX_IDLE_MINUTES} minutes without a command.",
+            f"run. It ends after {WARM_SERVER_IDLE_MINUTES} minutes without a command.",
         ),
     ] = False,
     is_verbose: Annotated[  # noqa: FBT002

@@ -25,6 +25,7 @@ from tidemark.comparison.config_impact import count_changed_rows
 from tidemark.comparison.what_if import select_slices
 from tidemark.config import Pipeline, build_json_schema, load_pipeline
 from tidemark.config.diff import diff_pipelines
+from tidemark.config.loader import Owners, find_conflicts
 from tidemark.config.types import format_duration, format_instant
 from tidemark.errors import PipelineFileError, UserError
 from tidemark.formatting import to_single_line
@@ -35,16 +36,20 @@ def validate(
 ) -> None:
     """Check pipeline files without reading any table: fields, values, and what the dialect supports.
 
-    All files are checked. The exit code is 2 if any is invalid.
+    All files are checked, also that their names and outputs differ. The exit code is 2 if any is invalid.
 
     `tidemark plan` also checks columns, types and expressions against the inputs.
 
     Example: `tidemark validate include/pipelines/*.yaml`
     """
     outcomes = []
-    for file in files:
+    owners: Owners = {}
+    for file in dict.fromkeys(files):
         try:
             pipeline = load_pipeline(file)
+            if conflicts := find_conflicts(pipeline, file, owners):
+                remedy = "Give each file a name and an output of its own."
+                raise PipelineFileError(f"{file}: {' and '.join(conflicts)}. {remedy}")  # noqa: TRY301 - reported below
         except PipelineFileError as error:
             outcomes.append({"file": file, "pipeline": None, "problem": str(error)})
             report_error(error, "error", to_single_line(str(error)), error.exit_code)

@@ -17,13 +17,14 @@ from tidemark.cli.render_status import render_status
 from tidemark.cli.status import summarize_status
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.candidate_version import to_candidate
-from tidemark.config.loader import get_pipelines_folder, list_pipeline_files
+from tidemark.config.loader import Owners, find_conflicts, get_pipelines_folder, list_pipeline_files
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import UserError
 from tidemark.formatting import ToDict, format_count, to_single_line
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.maintenance.recovery_horizon import find_oldest_readable_versions
+from tidemark.planning.deleted_inputs import describe_deleted_inputs
 from tidemark.quality.pending_rejections import list_pending_rejections
 from tidemark.timegrid.slices import Grid
 
@@ -61,7 +62,11 @@ def status(pipelines: PipelinesArgument, candidate: CandidateOption = None) -> N
     """
     loaded, root = [to_candidate(load_pipeline(name), candidate) for name in pipelines], get_lake_root()
     statuses = [
-        replace(summarize_status(pipeline, root), oldest_versions=find_oldest_readable_versions(pipeline, root))
+        replace(
+            summarize_status(pipeline, root),
+            oldest_versions=find_oldest_readable_versions(pipeline, root),
+            deleted_inputs=describe_deleted_inputs(pipeline, root),
+        )
         for pipeline in loaded
     ]
     print_result([status_.to_dict() for status_ in statuses], lambda: render_status(*statuses))
@@ -86,7 +91,7 @@ def list_() -> None:
 
 
 def _summarize_files(files: Iterable[Path], root: str, now: datetime) -> Iterator[PipelineSummary]:
-    owners: dict[tuple[str, str], str] = {}
+    owners: Owners = {}
     for file in files:
         try:
             pipeline = load_pipeline(file)
@@ -94,12 +99,7 @@ def _summarize_files(files: Iterable[Path], root: str, now: datetime) -> Iterato
             yield PipelineSummary(file.name, "invalid", file.name, problem=str(error))
             continue
         summary = _summarize(pipeline, file.name, root, now)
-        shared = {
-            setting: owner
-            for setting, value in (("name", pipeline.name), ("output", pipeline.output))
-            if (owner := owners.setdefault((setting, value), file.name)) != file.name
-        }
-        yield replace(summary, conflicts=[f"{setting} is that of {owner}" for setting, owner in shared.items()])
+        yield replace(summary, conflicts=find_conflicts(pipeline, file.name, owners))
 
 
 def _summarize(pipeline: Pipeline, file: str, root: str, now: datetime) -> PipelineSummary:

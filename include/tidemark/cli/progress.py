@@ -192,11 +192,14 @@ class _RunProgress:
     rows: int = 0
     """Input rows that were read."""
     step: str = "starting"
+    step_started: float = field(default_factory=time.monotonic)
+    """Start of the step, in seconds of `time.monotonic`."""
 
     def start_step(self, slices: range, step: str) -> None:
         """Record that a step of a job starts."""
         self.remaining_time.start_job(slices)
         self.step = f"{self.plan.grid.label(slices[0])}: {step}"
+        self.step_started = time.monotonic()
 
     def finish_job(self, result: JobResult) -> None:
         """Record that a job is committed."""
@@ -216,8 +219,8 @@ class _RunProgress:
         return f"{done}, {remaining}" if remaining else done
 
     def describe(self) -> str:
-        """Return the current step, slices done, rows read and time left in words."""
-        return f"{self.step}; {self.describe_done()}"
+        """Return the current step and its duration so far, slices done, rows read and time left in words."""
+        return f"{self.step}, {time.monotonic() - self.step_started:,.0f} s; {self.describe_done()}"
 
 
 @dataclass

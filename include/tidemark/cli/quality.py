@@ -32,7 +32,7 @@ from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.candidate_version import format_cli_arguments, to_candidate
 from tidemark.config.quality import DATA_DOCS_INDEX
 from tidemark.config.types import format_instant, parse_instant
-from tidemark.delta.filesystem import has_file, is_writable, write_text
+from tidemark.delta.filesystem import find_unwritable_folder, has_file, write_text
 from tidemark.errors import UserError
 from tidemark.formatting import format_count
 from tidemark.ledger.committed_snapshot import read_committed_rows
@@ -75,7 +75,7 @@ def show(
         failures = group_failures(ledger.rows, rows, ledger.grid) if ledger.entries else []
         for line in render_failure_lines(len(ledger.rows), failures):
             out.print(line, soft_wrap=True)
-        if is_writable(ledger.tables.root):
+        if find_unwritable_folder(ledger.tables.root) is None:
             update_data_docs(ledger.tables)
         if has_file(ledger.tables.root, DATA_DOCS_INDEX):
             out.print(f"Data Docs: {get_docs_index(ledger.tables)}", soft_wrap=True)

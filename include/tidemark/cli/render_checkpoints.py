@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import filesize
@@ -18,6 +18,9 @@ from tidemark.checkpoints.verification import CheckpointVerification
 from tidemark.cli.rich_table import create_table
 from tidemark.formatting import format_count, quote_identifier
 from tidemark.streaming.export import ExportResult
+
+_MAX_SLICES = 10
+"""Number of slices that are listed at most."""
 
 
 def render_summary(state: CheckpointSummary) -> RenderableType:
@@ -39,16 +42,25 @@ def render_verification(verified: CheckpointVerification) -> RenderableType:
     slices, jobs = format_count(verified.slices, "slice"), format_count(verified.jobs, "job")
     table.add_row("replayed", f"{slices} from {verified.replayed_from}, in {jobs}")
     table.add_row("fingerprint", f"{verified.fingerprint or 'none'}\n{verified.rebuilt_fingerprint} as rebuilt")
-    if verified.first_mismatch:
-        table.add_row("first slice that differs", verified.first_mismatch)
+    if verified.differing_slices:
+        table.add_row("slices whose state differs", _list_slices(verified.differing_slices))
     if verified.has_checkpoint:
         table.add_row("extra rows", f"{verified.rows_only_stored:,}")
         table.add_row("missing rows", f"{verified.rows_only_rebuilt:,}")
-    conclusion = (
-        Text("the same", "green") if verified.is_equal else Text("the checkpoint differs from the rebuilt state", "red")
-    )
+    if verified.is_equal:
+        conclusion = Text("the same", "green")
+    elif verified.is_checkpoint_equal:
+        earlier = format_count(len(verified.differing_slices), "earlier slice")
+        conclusion = Text(f"the checkpoint is the same, but the state after {earlier} differs", "red")
+    else:
+        conclusion = Text("the checkpoint differs from the rebuilt state", "red")
     more = "" if verified.has_checkpoint else " (its checkpoint has expired: only fingerprints were compared)"
     return Group(table, conclusion.append(more), *_render_rows(verified.differing_rows))
+
+
+def _list_slices(starts: Sequence[str]) -> str:
+    hidden = len(starts) - _MAX_SLICES
+    return "\n".join([*starts[:_MAX_SLICES], *([f"and {hidden:,} more"] if hidden > 0 else [])])
 
 
 def render_copy(restored: CheckpointCopy) -> str:

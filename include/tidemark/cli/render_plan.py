@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 
 from tidemark.cli.rich_table import create_table
 from tidemark.execution.job import JobResult
-from tidemark.formatting import format_count, format_estimate
+from tidemark.formatting import format_count, format_duration_estimate, format_estimate
 from tidemark.planning.plan import Plan
 from tidemark.timegrid.slices import Grid
 
@@ -52,14 +52,11 @@ def render_plan(plan: Plan) -> RenderableType:
         )
         table.add_row(side, f"{source['table']}, version {source['version']}{reads}")
     if plan.jobs:
-        estimate, unknown = plan.estimate, "not enough jobs yet to estimate it"
-        time_text = f"{estimate.seconds:,.0f} s, give or take {estimate.error:,.0f} s" if estimate else unknown
-        table.add_row("time", time_text)
+        table.add_row("time", format_duration_estimate(described["estimate"]))
     if plan.unread_slices:
-        table.add_row(
-            "late-arriving rows",
-            f"{format_count(len(plan.unread_slices), 'slice')} would change: {_describe_ranges(described)}",
-        )
+        because = "because input rows have arrived or changed since"
+        count = format_count(len(plan.unread_slices), "slice")
+        table.add_row("outdated slices", f"{count} would change, {because}: {_describe_ranges(described)}")
         table.add_row("", f"{plan.proposed_command}")
     complete = (f"{input_.table} up to {input_.until_text}: {input_.reason}" for input_ in plan.input_completeness)
     for label, text in [

@@ -28,6 +28,9 @@ def render_status(*statuses: Status) -> RenderableType:
     ]
     findings += [line for status in statuses for line in _describe_rejections(status)]
     findings += [
+        Text(f"{status.pipeline}: {status.deleted_inputs}", "red") for status in statuses if status.deleted_inputs
+    ]
+    findings += [
         Text(
             f"waived for the next run of slice {waiver['slice']}, by {waiver['user']}: {waiver['expectation']}: "
             f"{waiver['reason']}"
@@ -99,6 +102,10 @@ def _describe_rejected(side: SideStatus) -> str:
     return f"{side.rejected:,}{reasons}"
 
 
+def _describe_read(side: SideStatus) -> str:
+    return f"{side.read:,}" + ("\n[dim]that meet `where`[/dim]" if side.where else "")
+
+
 def _describe_filtered(side: SideStatus) -> str:
     return "" if side.filtered is None else f"{side.filtered:,}"
 
@@ -145,8 +152,8 @@ _LINES: tuple[_Line, ...] = (
     ("in quarantine", lambda s: f"{s.quarantined:,}" if s.quarantined else ""),
     ("left input", _upstream("left")),
     ("right input", _upstream("right")),
-    ("left rows read", _side_value("left", lambda side: f"{side.read:,}")),
-    ("right rows read", _side_value("right", lambda side: f"{side.read:,}")),
+    ("left rows read", _side_value("left", _describe_read)),
+    ("right rows read", _side_value("right", _describe_read)),
     ("left rows filtered", _side_value("left", _describe_filtered)),
     ("right rows filtered", _side_value("right", _describe_filtered)),
     ("left late", _side_value("left", _describe_late)),

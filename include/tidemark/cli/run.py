@@ -67,7 +67,7 @@ ReprocessFromOption = Annotated[
     typer.Option(
         "--from",
         metavar="T",
-        help="Start of the first slice to recompute. [default: each slice with late-arriving rows]",
+        help="Start of the first slice to recompute. [default: each slice with changed inputs or late rows]",
     ),
 ]
 ReprocessToOption = Annotated[

@@ -6,12 +6,12 @@ import typer
 from rich.text import Text
 
 from tidemark.cli.common import print_result
-from tidemark.config.cluster import MAX_IDLE_MINUTES
+from tidemark.config.cluster import WARM_SERVER_IDLE_MINUTES
 from tidemark.spark.warm_server import WarmServer
 
 app = typer.Typer(
     help="Show or stop the Spark server that the option `--warm` starts on this machine.\n\n"
-    f"It ends by itself after {MAX_IDLE_MINUTES} minutes without a command.\n\n"
+    f"It ends by itself after {WARM_SERVER_IDLE_MINUTES} minutes without a command.\n\n"
     "Example: `tidemark server show`",
     no_args_is_help=True,
     rich_markup_mode="markdown",

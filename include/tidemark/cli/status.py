@@ -43,6 +43,8 @@ class SideStatus:
     """Rows in the buffers after the last slice."""
     filtered: int | None = None
     """Rows that `where` left out, not included in `read`; None without `where` or if it filters at the source."""
+    where: str | None = None
+    """Filter of the input. `read` counts only the rows that meet it."""
     late_but_processed: int = 0
     """Late rows that the interval join of flink-sql has processed, which are not in `late`."""
     lateness: dict[str, int] = field(default_factory=dict)
@@ -92,6 +94,8 @@ class Status(ToDict):
     """`version`, `files` and `bytes` of the ledger and of each table that follows it."""
     oldest_versions: dict[str, int] = field(default_factory=dict)
     """Oldest readable version of each table, if requested."""
+    deleted_inputs: str | None = None
+    """Why the next run refuses deleted input rows; None if it does not, or if it was not requested."""
     erasures: list[dict[str, Any]] = field(default_factory=list)
     """Erasures, oldest first."""
     adopted: dict[str, Any] | None = None
@@ -132,6 +136,7 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
             **{name: sum(row[name] for row in counts) for name in ("read", "late", "rejected", "evicted")},
             carried=last[side]["carried_out"],
             filtered=_count_filtered(pipeline, side, rows[f"{side}_filtered"]),
+            where=getattr(pipeline, side).where,
             late_but_processed=len(lateness_of_side.get("late_but_processed", ())),
             lateness=next(
                 (_quantiles(lateness) for reason, lateness in lateness_of_side.items() if reason in _LATE_REASONS), {}

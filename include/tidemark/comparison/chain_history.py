@@ -12,7 +12,7 @@ from pyspark.sql import Row, SparkSession
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.compared_columns import find_leading_columns
 from tidemark.comparison.row_history import RowHistory, describe_emission, read_row_history
-from tidemark.comparison.row_lookup import MAX_ROWS, find_emissions, find_rows, format_row, is_nameable
+from tidemark.comparison.row_lookup import MAX_ROWS, RowValues, find_emissions, find_rows, format_row, is_nameable
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.chain_files import load_readers
@@ -22,7 +22,7 @@ from tidemark.errors import UserError
 
 
 def explain_rows(
-    spark: SparkSession, pipeline: Pipeline, lake: str, side: SideName, values: Mapping[str, str]
+    spark: SparkSession, pipeline: Pipeline, lake: str, side: SideName, values: RowValues
 ) -> tuple[RowHistory, ...]:
     """Return the histories of the rows of an input with these values.
 
@@ -33,7 +33,7 @@ def explain_rows(
         pipeline: The pipeline.
         lake: The lake root.
         side: The input.
-        values: Texts by column; `parse_row` reads them.
+        values: Texts by column, None for null; `parse_row` reads them.
 
     Raises:
         UserError: no such column, no such row, or more than `MAX_ROWS` rows.

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.comparison.cause_descriptions import CAUSES
+from tidemark.comparison.cause_descriptions import CAUSES, UNEXPLAINED
 from tidemark.comparison.causes import DETAIL_COLUMNS, ComparedViews
 from tidemark.comparison.chain_causes import StreamedRows, find_causes
 from tidemark.comparison.committed_view import CommittedView
@@ -26,6 +26,7 @@ from tidemark.comparison.compared_columns import (
 from tidemark.comparison.multiset_diff import BATCH, STREAM, diff_multisets
 from tidemark.comparison.result import CHANGED_VALUE, Agreement, Cause, Comparison, ComparisonRequest, check_budget
 from tidemark.comparison.setting_trials import SettingTrial
+from tidemark.comparison.window_shift import describe_window_shift, find_window_shift
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import is_live_table
 from tidemark.config.sides import SIDES
@@ -85,6 +86,10 @@ def compare(
             notes.append(f"no other settings explain more rows than they contradict; the best: {trials[0].summary}")
         rows = rows.where(is_in_range)
         counts = _count_by_slice(rows)
+        if any(cause == UNEXPLAINED for in_slice in counts.values() for cause, _ in in_slice):
+            unexplained = rows.where(F.col("_cause") == UNEXPLAINED)
+            if shift := find_window_shift(unexplained, columns.exact, list_unordered_columns(pipeline)):
+                notes.append(describe_window_shift(shift))
         causes = _collect_causes(rows, counts, names, request.examples)
     agreement = _compute_agreement(counts, view, slices)
     label = view.grid.label

@@ -14,7 +14,8 @@ from pyspark.sql import types as T
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.multiset_diff import INEXACT
 from tidemark.comparison.result import ComparisonRequest
-from tidemark.comparison.setting_search import PROVENANCE_COLUMNS, WINDOW_COLUMNS
+from tidemark.comparison.setting_search import PROVENANCE_COLUMNS
+from tidemark.comparison.window_shift import WINDOW_COLUMNS
 from tidemark.config.output_stream import OUTPUT_STREAM_COLUMNS
 from tidemark.config.sides import SIDES
 from tidemark.errors import InputError, UserError, suggest_name

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.comparison.row_lookup import find_rows, hash_row
+from tidemark.comparison.row_lookup import RowValues, find_rows, hash_row
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration, format_instant, format_micros, to_micros
 from tidemark.delta.table_reader import read_newest
@@ -46,6 +46,17 @@ _EMISSION_LABELS = {
     "semi": "emitted, because it has a partner",
     "anti": "emitted, because it has no partner",
 }
+_LATENESS_LABELS = {
+    "late_for_window": "late for a window",
+    "late_but_processed": "late, but processed by the join",
+}
+_LATE_OUTCOMES = {
+    "matched": "it was matched",
+    "padded": "it was padded with nulls",
+    "cached": "it was kept in the buffers",
+    "lost": "it was neither matched nor kept",
+}
+"""Texts of the column `outcome` of the table `late`."""
 _WINDOW_LOSSES = {
     "lost_at_end_of_input": "lost: the input ended before the clock reached the timer of",
     "no_event_time_for_window": "left out of a firing, because a time evictor fails without its event time, of",
@@ -64,13 +75,13 @@ class RowHistory(ToDict):
     steps: tuple[str, ...]
 
 
-def read_row_histories(view: CommittedView, side: SideName, values: Mapping[str, str]) -> tuple[RowHistory, ...]:
+def read_row_histories(view: CommittedView, side: SideName, values: RowValues) -> tuple[RowHistory, ...]:
     """Return the histories of the rows of an input with these values, in the join of one pipeline.
 
     Args:
         view: The pipeline.
         side: The input.
-        values: Texts by column; `parse_row` reads them.
+        values: Texts by column, None for null; `parse_row` reads them.
 
     Raises:
         UserError: no such column, no such row, or more than `MAX_ROWS` rows.
@@ -205,7 +216,7 @@ class _HistoryReader:
         return matches.transform(with_columns, times).collect()
 
     def _describe_lateness(self, late: Row) -> str:
-        lateness, reason = late["lateness_ms"], late["reason"].replace("_", " ")
+        lateness, reason = late["lateness_ms"], _LATENESS_LABELS.get(late["reason"], late["reason"])
         position = "behind" if lateness >= 0 else "ahead of"
         sentence = f"{reason}{self._join_name}: {_span(abs(lateness))} {position} the watermark"
         source = getattr(self.view.pipeline, late["limiting_side"])
@@ -221,7 +232,7 @@ class _HistoryReader:
             is_closed = ", which had closed" if lateness < 0 else ""
             sentence += f", for the window from {self._format_bound(late['window_start'])}{is_closed}"
         if late["outcome"]:
-            sentence += f"; {late['outcome']}"
+            sentence += f"; {_LATE_OUTCOMES[late['outcome']]}"
         partner = {True: "a partner had arrived", False: "no partner had arrived", None: None}[late["would_match"]]
         return f"{sentence}; {partner}" if partner else sentence
 

@@ -28,26 +28,37 @@ MAX_ROWS = 5
 """Largest number of rows that one lookup may find."""
 
 
-def parse_row(text: str) -> dict[str, str]:
+RowValues = Mapping[str, str | None]
+"""Values of a row as texts, by column; None for null."""
+
+
+def parse_row(text: str) -> dict[str, str | None]:
     r"""Parse the values of a row. A value in quotes may have commas, blank ends, and escapes as in Python.
+
+    `null` in any case, as in SQL, is no text but null.
 
     Raises:
         ValueError: invalid syntax.
 
     >>> parse_row("carrier=UA, flight=1545, tailnum='N1 \t'")
     {'carrier': 'UA', 'flight': '1545', 'tailnum': 'N1 \t'}
+    >>> parse_row("carrier=NULL, tailnum='null'")
+    {'carrier': None, 'tailnum': 'null'}
     """
-    values, position = {}, 0
+    values: dict[str, str | None] = {}
+    position = 0
     while match := _VALUE.match(text, position):
         name, quoted, plain, separator = match.groups()
         try:
-            values[name] = str(literal_eval(quoted)) if quoted else plain
+            values[name] = str(literal_eval(quoted)) if quoted else None if plain.lower() == "null" else plain
         except SyntaxError:
             raise ValueError(f"{quoted} is not a valid string. Write a backslash as two.") from None
         position = match.end()
         if not separator:
             return values
-    raise ValueError(f"{text!r} is not a row. Write columns and values, such as 'carrier=UA,flight=1545'.")
+    raise ValueError(
+        f"{text!r} is not a row. Write columns and values, such as 'carrier=UA,flight=1545', or 'carrier=null'."
+    )
 
 
 def is_nameable(column: str) -> bool:
@@ -64,15 +75,18 @@ def format_row(values: Mapping[str, Any]) -> str:
 
     >>> format_row({"carrier": "UA", "name": "a, b", "flight": 1545})
     "carrier=UA,name='a, b',flight=1545"
+    >>> format_row({"carrier": None, "name": "null"})
+    "carrier=null,name='null'"
     """
-    return ",".join(f"{name}={_quote(str(value))}" for name, value in values.items())
+    return ",".join(f"{name}={'null' if value is None else _quote(str(value))}" for name, value in values.items())
 
 
 def _quote(text: str) -> str:
-    return repr(text) if "," in text or text.startswith(("'", '"')) else format_value(text)
+    is_ambiguous = "," in text or text.startswith(("'", '"')) or text.lower() == "null"
+    return repr(text) if is_ambiguous else format_value(text)
 
 
-def find_rows(view: CommittedView, side: SideName, values: Mapping[str, str]) -> list[Row]:
+def find_rows(view: CommittedView, side: SideName, values: RowValues) -> list[Row]:
     """Find the rows of an input with these values, normalized and with their `_hash`.
 
     Raises:
@@ -86,7 +100,7 @@ def find_rows(view: CommittedView, side: SideName, values: Mapping[str, str]) ->
             raise UserError(f"--{side}: input {source.table.name} has no column {name}. {hint}")
     has_values = reduce(Column.__and__, (has_value(source, name, value) for name, value in values.items()))
     collected = _read_rows(view, side, has_values).limit(MAX_ROWS + 1).collect()
-    given = ", ".join(f"{name}={value}" for name, value in values.items())
+    given = format_row(values)
     if not collected:
         types = ", ".join(f"{name} is {schema[name].dataType.simpleString()}" for name in values)
         raise UserError(f"--{side} {given}: input {source.table.name} has no such row. Check the values: {types}.")
@@ -164,18 +178,21 @@ def find_minimal_key(view: CommittedView, side: SideName, row: Mapping[str, str]
     return {**base, name: value} if narrowed[best] == equal_count else dict(row)
 
 
-def has_value(source: StoredInput, name: str, value: str, column: Column | None = None) -> Column:
+def has_value(source: StoredInput, name: str, value: str | None, column: Column | None = None) -> Column:
     """Return True for rows of an input with a value, given as text.
 
     Args:
         source: The input.
         name: Name of the column.
-        value: The value.
+        value: The value; None for null.
         column: The column, if the rows have it under another name.
     """
+    column = F.col(quote_identifier(name)) if column is None else column
+    if value is None:
+        return column.isNull()
     dtype = source.side.schema[name].dataType
     if isinstance(dtype, T.TimestampType | T.TimestampNTZType):
         with suppress(ValueError):
             # Spark reads no time without seconds, as Tidemark writes them.
             value = parse_instant(value, note_missing_zone=isinstance(dtype, T.TimestampType)).isoformat()
-    return (F.col(quote_identifier(name)) if column is None else column) == F.lit(value).try_cast(dtype)
+    return column == F.lit(value).try_cast(dtype)

@@ -18,12 +18,13 @@ from tidemark.comparison.round_durations import list_shorter, round_up
 from tidemark.config import Pipeline, with_overrides
 from tidemark.config.pipeline import Dialect
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_duration, format_micros
+from tidemark.config.types import format_duration, format_micros, to_micros
 from tidemark.errors import PipelineFileError
 
 _UNITS = (timedelta(minutes=1), timedelta(seconds=1), timedelta(milliseconds=1))
 _QUANTILES = (0.5, 0.9, 1.0)
 """Shares of the late rows in the stream only that longer delays are to include."""
+WINDOW_OFFSET = "join.window.offset"
 SettingChanges = Mapping[str, str | tuple[str, ...]]
 """Settings by dotted name, in the form of a pipeline file."""
 
@@ -34,6 +35,7 @@ def suggest_settings(unexplained: DataFrame, view: CommittedView, stream: DataFr
     suggestions: list[SettingChanges] = [
         *_suggest_bounds(pipeline, evidence, view, stream),
         *_suggest_longer_delays(pipeline, evidence),
+        *_suggest_window_offset(pipeline, stream),
     ]
     # More late rows mean missing pairs of an interval join, but further firings of a window or rows of an anti join.
     if evidence.stream_lacks_rows or pipeline.join.window:
@@ -135,6 +137,20 @@ def _suggest_bounds(
         narrower = {name: _round_outward(name, limits[name], bound) for name, bound in finite.items()}
         narrower = {name: span for name, span in narrower.items() if is_wider[name](finite[name], span)}
         yield from _list_bounds(narrower)
+
+
+def _suggest_window_offset(pipeline: Pipeline, stream: DataFrame) -> Iterator[SettingChanges]:
+    """Yield the offset of the stream's windows, if they all begin at multiples of their distance plus the offset."""
+    window = pipeline.join.window
+    distance = window.start_distance if window else None
+    if window is None or distance is None or pipeline.window_time_zone or "_window_start" not in stream.columns:
+        return
+    step = to_micros(distance)
+    offset = F.pmod(F.unix_micros("_window_start"), F.lit(step))
+    bounds = stream.agg(F.min(offset).alias("min"), F.max(offset).alias("max")).first()
+    assert bounds is not None, "an aggregate has one row"
+    if bounds["min"] is not None and bounds["min"] == bounds["max"] != to_micros(window.offset) % step:
+        yield {WINDOW_OFFSET: format_duration(timedelta(microseconds=bounds["min"]))}
 
 
 def _list_bounds(bounds: Mapping[str, timedelta]) -> Iterator[SettingChanges]:

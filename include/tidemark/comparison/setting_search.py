@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.in_memory_replay import replay_lanes, replay_slices, tune_for_replays
-from tidemark.comparison.setting_candidates import SettingChanges, suggest_settings
+from tidemark.comparison.setting_candidates import WINDOW_OFFSET, SettingChanges, suggest_settings
 from tidemark.comparison.setting_trials import SettingTrial, combine_settings, sort_trials
+from tidemark.comparison.window_shift import WINDOW_COLUMNS, find_window_shift
 from tidemark.config import with_overrides
 from tidemark.config.sides import SIDES, SideName
 from tidemark.execution.lane_replay import add_lane
@@ -29,8 +30,6 @@ from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.engine import get_engine
 from tidemark.spark.materialization import materialize_and_aggregate
 
-WINDOW_COLUMNS = ("_window_start", "_window_end", "_right_window_start", "_right_window_end")
-"""Bounds of windows, in emissions that contain them."""
 PROVENANCE_COLUMNS = ("_emission", *WINDOW_COLUMNS)
 """Columns of emissions other than the inputs' that engines can provide too."""
 
@@ -58,6 +57,9 @@ def search_settings(
     """
     search = _Search(unexplained, view, stream, _RowHasher.create(view, names), until)
     candidates = list(suggest_settings(unexplained, view, stream))
+    if find_window_shift(unexplained, names, list_unordered_columns(view.pipeline)):
+        # The stream lacks each emission, so any settings that emit fewer rows would seem to explain some.
+        candidates = [changes for changes in candidates if WINDOW_OFFSET in changes]
     if not candidates:
         return (), None
     rounds, pipeline = [search.try_settings(candidates)], view.pipeline
@@ -229,7 +231,9 @@ def _count_explainable() -> Column:
 
 def _group_by_job(candidates: Sequence[SettingChanges]) -> Iterator[dict[int, SettingChanges]]:
     """Group consecutive candidates that can be lanes of one job, by their number."""
-    for _, group in groupby(enumerate(candidates), key=lambda item: (item[1].get("dialect"), "restarts" in item[1])):
+    # Lanes have the windows of the first one.
+    separate = ("dialect", "restarts", WINDOW_OFFSET)
+    for _, group in groupby(enumerate(candidates), key=lambda item: [item[1].get(name) for name in separate]):
         yield dict(group)
 
 

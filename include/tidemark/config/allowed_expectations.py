@@ -138,10 +138,8 @@ def check_expectation(name: str, arguments: Mapping[str, Any]) -> None:
     Raises:
         ValueError: The type or an argument is not allowed. The message has reason and remedy.
     """
-    if (allowed := ALLOWED_ARGUMENTS.get(name)) is None:
-        matches = get_close_matches(name, ALLOWED_ARGUMENTS, n=1)
-        hint = f"Did you mean {matches[0]}?" if matches else "docs/pipeline.schema.json lists the allowed ones."
-        raise ValueError(f"{name} {_REFUSED.get(name) or f'is not an allowed expectation. {hint}'}")
+    check_name(name)
+    allowed = ALLOWED_ARGUMENTS[name]
     for argument, value in arguments.items():
         if argument not in allowed:
             reason = _REFUSED.get(argument) or f"is not an argument. {suggest_name(argument, sorted(allowed))}"
@@ -157,6 +155,18 @@ def check_expectation(name: str, arguments: Mapping[str, Any]) -> None:
     for argument in sorted(_REQUIRED & allowed - arguments.keys()):
         raise ValueError(f"{name}: {argument} is missing. Name a column, such as {argument}: left_amount.")
     _check_bounds(name, arguments)
+
+
+def check_name(name: str) -> None:
+    """Check that an expectation type is allowed.
+
+    Raises:
+        ValueError: It is not. The message suggests the most similar name.
+    """
+    if name not in ALLOWED_ARGUMENTS:
+        matches = get_close_matches(name, ALLOWED_ARGUMENTS, n=1)
+        hint = f"Did you mean {matches[0]}?" if matches else "docs/pipeline.schema.json lists the allowed ones."
+        raise ValueError(f"{name} {_REFUSED.get(name) or f'is not an allowed expectation. {hint}'}")
 
 
 def _check_bounds(name: str, arguments: Mapping[str, Any]) -> None:

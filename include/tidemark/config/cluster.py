@@ -18,7 +18,7 @@ MASTER_VARIABLE = "TIDEMARK_MASTER"
 """Environment variable with the Spark master."""
 WARM_MASTER = "warm"
 """Master that stands for this machine's warm server (`spark.warm_server`)."""
-MAX_IDLE_MINUTES = 30
+WARM_SERVER_IDLE_MINUTES = 30
 """Minutes without a command after which the warm server ends."""
 CONNECT_SCHEME = "sc://"
 """URL scheme of Spark Connect servers."""

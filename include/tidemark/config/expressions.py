@@ -7,7 +7,7 @@ parser. Both work by allow lists, so that new syntax of either parser is refused
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -280,9 +280,7 @@ def _parse(expression: str) -> exp.Expr:
         tree: exp.Expr | None
         [tree] = dialect.parser().parse_into(exp.Condition, tokens, expression)
     except ParseError as error:
-        highlight = error.errors[0].get("highlight") if error.errors else None
-        location = f" at {highlight}" if highlight else ""
-        raise ValueError(f"is not an SQL expression. Correct the syntax{location}.") from None
+        raise ValueError(f"is not an SQL expression. Correct the syntax{_find_position(error.errors)}.") from None
     except SqlglotError:
         raise ValueError("is not an SQL expression. Close the open quote.") from None
     if tree is None:
@@ -290,6 +288,15 @@ def _parse(expression: str) -> exp.Expr:
     if any(token.comments for token in tokens):
         raise ValueError("has comments or hints. Write # comments in the file instead.")
     return tree
+
+
+def _find_position(errors: Sequence[Mapping[str, Any]]) -> str:
+    """Return the place of a syntax error: the word that does not fit, and its first character, counted from 1."""
+    details = errors[0] if errors else {}
+    if not (word := details.get("highlight")):
+        return ""
+    line, last_character = details["line"], details["col"]
+    return f" at {word}, character {last_character - len(word) + 1}{f' of line {line}' if line > 1 else ''}"
 
 
 @cache

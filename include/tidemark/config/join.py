@@ -144,6 +144,13 @@ class WindowSettings(Settings):
             raise ValueError("sessions have no offset. Remove offset.")
         return self
 
+    @property
+    def start_distance(self) -> timedelta | None:
+        """Distance between the starts of consecutive windows; None for session windows."""
+        if self.sliding:
+            return self.sliding.slide
+        return self.cumulate.size if self.cumulate else self.tumbling
+
 
 class WindowInequality(Settings):
     """Comparison of the windows of both rows: by their starts, equal starts by their ends."""

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar
+from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from tidemark.config.validation_errors import explain_validation_error
 from tidemark.errors import PipelineFileError, suggest_name
 from tidemark.formatting import to_single_line
 
+Owners = dict[tuple[str, str], str]
+"""Name of the first file with a value of a setting, by setting and value."""
 PIPELINE = "pipeline"
 """Field of an input that names the pipeline whose output it is."""
 _loading: ContextVar[tuple[Path, ...]] = ContextVar("_loading", default=())
@@ -29,7 +32,8 @@ USE = "use"
 PLACEHOLDER = "TODO"
 """Value of a setting that `tidemark import` leaves to the user."""
 _FILLED_IN_SETTINGS = ("table", "event_time", "arrival", "every", "start", "time_zone")
-"""Settings that may have the placeholder. Elsewhere, such as in `quality`, the word is a value."""
+"""Settings of inputs and slices that may have the placeholder, besides the columns of `select`. Elsewhere, such as in
+`quality`, the word is a value."""
 _SUFFIXES = (".yaml", ".yml")
 _INPUTS_FOLDER = "inputs"
 _INPUT_NAME = re.compile(r"\w[\w-]*")
@@ -65,6 +69,19 @@ def load_pipeline(name_or_path: str | Path, relative_to: Path | None = None) -> 
     _check_placeholders(resolved, location)
     pipeline = _validate(resolved, location)
     return pipeline.with_command_argument(_shorten_path(path))
+
+
+def find_conflicts(pipeline: Pipeline, file: str, owners: Owners) -> list[str]:
+    """Describe the settings that must differ between pipeline files, and that an earlier file has.
+
+    Args:
+        pipeline: The pipeline of a file.
+        file: Name of the file.
+        owners: Name of the first file with a value of a setting, by both. The values of this file are added.
+    """
+    values = {"name": pipeline.name, "output": normpath(pipeline.output)}
+    shared = {setting: owners.setdefault((setting, value), file) for setting, value in values.items()}
+    return [f"{setting} is that of {owner}" for setting, owner in shared.items() if owner != file]
 
 
 def load_reference(name_or_path: str | Path) -> Pipeline | None:
@@ -103,7 +120,13 @@ def with_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipeline
             part.pop(last, None)
         else:
             part[last] = value
-    return _validate(content, ", ".join(overrides)).with_command_argument(pipeline.command_argument)
+    try:
+        changed = Pipeline.model_validate(content)
+    except ValidationError as error:
+        text = explain_validation_error(error, Pipeline)
+        is_named = any(f"{name}: " in text for name in overrides)
+        raise PipelineFileError(text if is_named else f"{', '.join(overrides)}: {text}") from None
+    return changed.with_command_argument(pipeline.command_argument)
 
 
 def _validate(content: dict[str, Any], location: str) -> Pipeline:
@@ -127,6 +150,8 @@ def _check_placeholders(content: dict[str, Any], location: str) -> None:
         if isinstance(section, dict)
         for name in _FILLED_IN_SETTINGS
     }
+    if isinstance(select := content.get("select"), dict):
+        settings |= {f"select.{name}": expression for name, expression in select.items()}
     if names := [name for name, value in settings.items() if value == PLACEHOLDER]:
         raise PipelineFileError(
             f"{location}: {', '.join(names)}: still {PLACEHOLDER}. Write a value; the comment in the line says which."

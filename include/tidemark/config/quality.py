@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tidemark.config.allowed_expectations import ALLOWED_ARGUMENTS, ROW_EXPECTATIONS, check_expectation
+from tidemark.config.allowed_expectations import ALLOWED_ARGUMENTS, ROW_EXPECTATIONS, check_expectation, check_name
 from tidemark.config.base import Settings
 from tidemark.config.baseline_metrics import (
     DEFAULT_BOUNDS,
@@ -56,11 +56,16 @@ class Expectation(Settings):
     @model_validator(mode="before")
     @classmethod
     def _expand_short_forms(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            check_name(value)
         if not isinstance(value, dict):
             return value
         match value:
             case {"type": _}:
                 pass
+            case _ if len(value) > 1 and (name := _find_misplaced_name(value)):
+                check_name(name)
+                raise ValueError(f"{name} has other settings beside it. Write {{type: {name}, ...}}.")
             case _ if len(value) == 1:
                 [(name, arguments)] = value.items()
                 if name in ALLOWED_ARGUMENTS and not isinstance(arguments, dict | None):
@@ -110,6 +115,11 @@ class Expectation(Settings):
     def check(self) -> tuple[str, dict[str, Any], str, Severity]:
         """Type, arguments, scope and severity: results of two expectations with equal ones cannot be told apart."""
         return self.type, self.kwargs, self.scope, self.severity
+
+
+def _find_misplaced_name(settings: dict[Any, Any]) -> str | None:
+    """Find an expectation type, perhaps misspelt, that is a setting of an entry instead of its type."""
+    return next((str(name) for name in settings if name in ALLOWED_ARGUMENTS or str(name).startswith("expect")), None)
 
 
 def create_default_expectations(sides_ahead: Collection[SideName] = SIDES) -> list[Expectation]:

@@ -76,9 +76,15 @@ def delete_file(folder: str, path: str) -> None:
                 Path(folder, parent).rmdir()
 
 
-def is_writable(folder: str) -> bool:
-    """Return False if a folder on a disk cannot be written to; object stores are not asked."""
-    return is_uri(folder) or os.access(folder, os.W_OK)
+def find_unwritable_folder(folder: str) -> str | None:
+    """Return a folder, or the nearest existing parent of a new folder, if this user cannot write files to it.
+
+    Object stores are not asked: a write for each run would be a request that only the first run needs.
+    """
+    if is_uri(folder):
+        return None
+    existing = next(path for path in (Path(folder), *Path(folder).parents) if os.access(path, os.F_OK))
+    return None if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK) else str(existing)
 
 
 def write_text(path: str, text: str) -> None:

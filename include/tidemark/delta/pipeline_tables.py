@@ -15,7 +15,7 @@ from tidemark.config.candidate_version import (
     to_live,
 )
 from tidemark.config.output_stream import OUTPUT_STREAM
-from tidemark.delta.filesystem import has_file
+from tidemark.delta.filesystem import find_unwritable_folder, has_file
 from tidemark.delta.paths import is_within, resolve_path
 from tidemark.delta.store_capabilities import check_store
 from tidemark.errors import ForbiddenPathError, UserError, prefix_errors
@@ -61,6 +61,20 @@ class PipelineTables:
                 f"tables cannot be written to {self.root}: delta-rs misreads {misread_match[0]} in a path. Rename the "
                 "folder in `output` or in the lake root."
             )
+
+    def require_permission(self) -> None:
+        """Check that this user can write to the folder, and to the tables and logs in it.
+
+        Raises:
+            ForbiddenPathError: A folder cannot be written to.
+        """
+        tables = (self.emissions, self.output_stream, self.late, self.checkpoint, self.ledger, self.quality)
+        for folder in (self.root, *(f"{table}{subfolder}" for table in tables for subfolder in ("", "/_delta_log"))):
+            if (unwritable := find_unwritable_folder(folder)) is not None:
+                raise ForbiddenPathError(
+                    f"tables cannot be written to {self.root}: this user has no permission to write to {unwritable}, "
+                    "or it is no folder. Change its permissions, or name another folder with `output` or --lake."
+                )
 
     @property
     def emissions(self) -> str:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import unquote
 
@@ -64,6 +65,8 @@ class DeltaSnapshot:
         except TableNotFoundError:
             return None
         except DeltaError as error:
+            if Path(path).is_file():
+                return None
             raise DeltaError(f"{path}: {error}") from error
 
     @property

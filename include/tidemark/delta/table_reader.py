@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
 
 from tidemark.delta.commit_history import get_file_name, read_log_range
+from tidemark.delta.missing_table import explain_missing_table
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.staging import read_files
 from tidemark.delta.table import DeltaTableHandle
@@ -159,10 +160,8 @@ class DeltaInput:
             return input_table
         detail = _describe_catalog_table(spark, name)
         if detail is None or detail["format"] != "delta":
-            raise InputError(
-                f"there is no Delta table {name}, neither at {path} nor in the catalog. Name another one, or pass "
-                "--lake."
-            )
+            remedy = "The catalog has none either. Name another one, or pass --lake."
+            raise InputError(explain_missing_table(name, path, remedy))
         return cls(spark, name, detail["location"].removeprefix("file:"), pinned_version=version)
 
     def _check_file_locations(self, table: DeltaTableHandle | None) -> None:

@@ -26,7 +26,8 @@ from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.erasure_records import ExcludedPredicates
 from tidemark.ledger.ledger import Ledger
 from tidemark.spark.engine import get_engine
-from tidemark.spark.expression_sandbox import format_expression_error, parse_user_expression
+from tidemark.spark.expression_errors import format_expression_error
+from tidemark.spark.expression_sandbox import parse_user_expression
 
 _EMISSION_WITHOUT: Mapping[SideName, str] = {"left": "padded_right", "right": "padded_left"}
 """Kind of emission without a row of this side."""

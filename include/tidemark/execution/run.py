@@ -49,9 +49,11 @@ def execute(
         StoppedError: `should_stop` returned True before a job.
         SliceOrderError: Another process committed meanwhile. The job published nothing.
         FaultError: The disk is full.
-        ForbiddenPathError: The store cannot prevent conflicting commits of two processes.
+        ForbiddenPathError: The tables cannot be written, or the store cannot prevent conflicting commits of two
+            processes.
     """
     if plan.jobs:
+        plan.tables.require_permission()
         check_arguments(plan.pipeline)
         if plan.ledger.rows.empty:
             probe_conditional_put(resolve_session(spark), plan.ledger.tables.root)

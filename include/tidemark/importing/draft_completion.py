@@ -21,7 +21,7 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import TimeZone, format_instant, from_micros, parse_duration, to_micros
 from tidemark.config.validation_errors import explain_validation_error
 from tidemark.errors import ImportRefusedError
-from tidemark.importing.draft import Draft, Omission, Section, Setting, flatten
+from tidemark.importing.draft import Draft, Omission, Section, Setting, flatten, get_values
 from tidemark.importing.stream_join import StreamInput, StreamJoin
 
 DEFAULT_SLICE = "1 hour"
@@ -241,6 +241,20 @@ def _override(settings: Section, name: str, value: Any) -> None:
     section[last] = Setting(value, "--set")
 
 
+def _fill_in(section: Section, examples: Mapping[str, Any], prefix: str = "") -> Section:
+    """Replace open settings by examples, by their dotted names."""
+    filled: Section = {}
+    for name, entry in section.items():
+        if not isinstance(entry, Setting):
+            filled[name] = _fill_in(entry, examples, f"{prefix}{name}.")
+        elif entry.is_open:
+            example = "NULL" if prefix == "select." else "example"
+            filled[name] = replace(entry, value=examples.get(f"{prefix}{name}", example))
+        else:
+            filled[name] = entry
+    return filled
+
+
 def _create_upstream(join: StreamJoin, options: ImportOptions) -> Pipeline:
     """Create the pipeline of a join whose output another join reads.
 
@@ -263,14 +277,10 @@ def _check(draft: Draft, join: StreamJoin, options: ImportOptions) -> Pipeline:
     Raises:
         ImportRefusedError: It is not.
     """
-    settings = deepcopy(draft.settings)
-    stated = dict(flatten(settings))
+    stated = dict(flatten(draft.settings))
     zone = stated["slices.time_zone"].value if "slices.time_zone" in stated else "UTC"
     examples = {**_EXAMPLES, "slices.start": _floor_to_midnight(_EXAMPLE_START, zone)}
-    for name, setting in stated.items():
-        if setting.is_open:
-            _override(settings, name, examples.get(name, "example"))
-    content = Draft("", settings).get_content()
+    content = get_values(_fill_in(draft.settings, examples))
     try:
         for side, source in join.inputs.items():
             if source.join:

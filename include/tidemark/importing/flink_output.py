@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Omission, Section
-from tidemark.importing.expressions import Call, Expression, WindowColumn, list_conjuncts
+from tidemark.importing.expressions import Call, Expression, WindowColumn, list_conjuncts, walk
 from tidemark.importing.flink_expression_sql import to_sql
 from tidemark.importing.flink_expressions import list_fields, parse_expression
 from tidemark.importing.flink_plan import FlinkPlan, PlanNode
-from tidemark.importing.written_expressions import OutputColumn, write_select
+from tidemark.importing.written_expressions import OutputColumn, omit_window_expression, write_select
 
 _PASSED = ("calc", "exchange", "sink", "drop-update-before", "sink-materializer")
 """Operators whose results do not differ from a table of the emissions, or that follow another operator."""
@@ -87,17 +87,18 @@ def _list_operators(plan: FlinkPlan, node: PlanNode, *, reads_emissions: bool = 
 
 
 def _read_select(plan: FlinkPlan, calc: PlanNode, pair: Sequence[Expression]) -> tuple[Section, list[Omission]]:
-    """Read the projection after a join; empty if a column cannot be written."""
+    """Read the projection after a join, except windows."""
     names = _list_output_names(plan, calc)
     columns, omissions = [], []
     for name, node in zip(names, calc.content["projection"], strict=True):
         expression = _strip_cast(parse_expression(node, pair))
         if isinstance(expression, WindowColumn) and expression.name in _WINDOW_COLUMNS:
             omissions.append(Omission(f"output column {name}", f"The emissions have it as _{expression.name}."))
+        elif any(isinstance(part, WindowColumn) for part in walk(expression)):
+            omissions.append(omit_window_expression(name))
         else:
             columns.append(OutputColumn(name, expression, f"output column {name}, node {calc.node_id}"))
-    select, refused = write_select(columns, to_sql)
-    return select, [*omissions, *refused]
+    return write_select(columns, to_sql), omissions
 
 
 def _strip_cast(expression: Expression) -> Expression:

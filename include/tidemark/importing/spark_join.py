@@ -13,7 +13,7 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration
 from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Omission, Section, Setting
-from tidemark.importing.expressions import Call, Column, Expression, list_conjuncts
+from tidemark.importing.expressions import Call, Column, Expression, list_conjuncts, walk
 from tidemark.importing.spark_expressions import (
     TimeWindow,
     Tree,
@@ -29,6 +29,7 @@ from tidemark.importing.stream_join import StreamInput, StreamJoin, choose_join
 from tidemark.importing.written_expressions import (
     OutputColumn,
     join_conjuncts,
+    omit_window_expression,
     write_conjunction,
     write_key,
     write_select,
@@ -383,19 +384,16 @@ def _read_event_time(time: Expression | None) -> Setting:
 
 
 def _write_select(columns: Sequence[NamedExpression]) -> tuple[Section, list[Omission]]:
-    """Write the output columns except windows; none if one of them cannot be written."""
-    omissions = [
-        Omission(f"output column {name}", "The emissions have it as _window_start, _window_end.")
-        for name, expression in columns
-        if isinstance(expression, TimeWindow)
-    ]
-    others = (
-        OutputColumn(name, expression, f"output column {name}")
-        for name, expression in columns
-        if not isinstance(expression, TimeWindow)
-    )
-    select, refused = write_select(others, to_sql)
-    return select, [*omissions, *refused]
+    """Write the output columns except windows."""
+    omissions, others = [], []
+    for name, expression in columns:
+        if isinstance(expression, TimeWindow):
+            omissions.append(Omission(f"output column {name}", "The emissions have it as _window_start, _window_end."))
+        elif any(isinstance(part, TimeWindow) for part in walk(expression)):
+            omissions.append(omit_window_expression(name))
+        else:
+            others.append(OutputColumn(name, expression, f"output column {name}"))
+    return write_select(others, to_sql), omissions
 
 
 def _read_settings(settings: Mapping[str, str]) -> Section:

@@ -22,6 +22,7 @@ from pyspark.sql import types as T
 
 from tidemark.delta.commit_history import Commit, is_outside_table, list_commits
 from tidemark.delta.filesystem import open_filesystem
+from tidemark.delta.missing_table import explain_missing_table
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.row_commit_times import ArrivalTracker
 from tidemark.delta.snapshot import DeltaSnapshot
@@ -168,9 +169,8 @@ def read_sample(lake: str, name: str, limits: SampleLimits) -> TableSample:
             f"table {name} cannot be read without Spark ({error}). Write the pipeline file by hand."
         ) from None
     if snapshot is None:
-        raise InputError(
-            f"there is no Delta table {name} at {path}. Name one by its path under the lake root, or pass --lake."
-        )
+        remedy = "Name one by its path under the lake root, or pass --lake."
+        raise InputError(explain_missing_table(name, path, remedy))
     return _Reader(name, snapshot, limits).read()
 
 

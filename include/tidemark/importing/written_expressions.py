@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from tidemark.config.loader import PLACEHOLDER
 from tidemark.config.sides import SideName
 from tidemark.errors import ImportRefusedError
 from tidemark.formatting import quote_identifier
@@ -74,15 +75,20 @@ def write_key(key: Expression, side: SideName, to_sql: SqlWriter) -> str:
     return write_conjunction([key], to_sql, f"a {side} key of the join")
 
 
-def write_select(columns: Iterable[OutputColumn], to_sql: SqlWriter) -> tuple[Section, list[Omission]]:
-    """Write the output columns; none, and the reasons, if one of them cannot be written."""
-    select: Section = {}
-    refused = []
-    for column in columns:
-        try:
-            select[column.name] = Setting(to_sql(column.expression), column.origin)
-        except ImportRefusedError as error:
-            refused.append(Omission(f"output column {column.name}", f"It {error}"))
-    if refused:
-        return {}, [*refused, Omission("select", "The emissions have all columns, because some cannot be written.")]
-    return select, []
+def write_select(columns: Iterable[OutputColumn], to_sql: SqlWriter) -> Section:
+    """Write the output columns. An expression that cannot be written is left to the user."""
+    return {column.name: _write_output_column(column, to_sql) for column in columns}
+
+
+def omit_window_expression(name: str) -> Omission:
+    """Return the omission of an output column that is computed from a window."""
+    reason = "It reads a window, which `select` has no name for. The emissions have _window_start and _window_end."
+    return Omission(f"output column {name}", reason)
+
+
+def _write_output_column(column: OutputColumn, to_sql: SqlWriter) -> Setting:
+    try:
+        return Setting(to_sql(column.expression), column.origin)
+    except ImportRefusedError as error:
+        reason = str(error).removesuffix(".")
+        return Setting(PLACEHOLDER, f"{column.origin}: it {reason}, or write its SQL here")

@@ -32,7 +32,8 @@ from tidemark.joins.keys import find_type, key_path
 from tidemark.joins.window_output import SEMI_ANTI_TYPES, flatten_columns
 from tidemark.spark.dataframe_utils import contains_type, is_orderable, with_columns
 from tidemark.spark.engine import get_engine
-from tidemark.spark.expression_sandbox import format_expression_error, parse_user_expression
+from tidemark.spark.expression_errors import format_expression_error
+from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.slices import Grid
 
 _INTERVAL_TYPES = (CalendarIntervalType, DayTimeIntervalType, YearMonthIntervalType)

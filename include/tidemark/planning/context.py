@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tidemark.config import Pipeline
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import find_compared_versions, find_slices_to_reprocess
+from tidemark.ledger.staleness import consumed_versions, find_compared_versions, find_slices_to_reprocess
 from tidemark.planning.plan import format_reprocess_command
 from tidemark.planning.request import Request
 from tidemark.sources.completeness import InputCompleteness, measure_completeness
@@ -80,6 +80,17 @@ class PlanningContext:
                 deleted = self.pipeline.on_input_delete != "ignore"
                 numbers |= source.changes.find_changed_slices(self.grid, first_new, consumed, includes_deleted=deleted)
         return tuple(sorted(numbers & self.ledger.entries.keys()))
+
+    @cached_property
+    def late_arriving_rows(self) -> float:
+        """Rows of committed slices that the next new slice reads, approximately; 0 unless they are appended."""
+        if not self.last or self.request.reprocess or self.pipeline.on_late_arriving_rows != "append":
+            return 0.0
+        first_new, entries = self.last.number + 1, self.ledger.entries.values()
+        return sum(
+            source.changes.estimate_late_arriving_rows(self.grid, first_new, consumed_versions(entries, side))
+            for side, source in enumerate(self.inputs)
+        )
 
     def find_slices_with_deleted_inputs(self) -> set[int]:
         """Find committed slices that read rows which were changed since, with `on_input_delete: reprocess`.

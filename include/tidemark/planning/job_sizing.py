@@ -79,7 +79,11 @@ def list_slices_run_alone(pipeline: Pipeline, grid: Grid) -> list[int]:
 
 
 def cut_into_jobs(
-    slices: range, files: Sequence[InputFiles], size: JobCapacity | int, run_alone: Sequence[int]
+    slices: range,
+    files: Sequence[InputFiles],
+    size: JobCapacity | int,
+    run_alone: Sequence[int],
+    late_arriving_rows: float = 0,
 ) -> Iterator[tuple[range, float]]:
     """Cut consecutive slices into jobs.
 
@@ -88,11 +92,13 @@ def cut_into_jobs(
         files: The files of both inputs.
         size: Slices per job, or a capacity in rows.
         run_alone: Numbers of slices, in order, that get a job of their own.
+        late_arriving_rows: Rows of earlier slices, which the first slice reads too.
 
     Yields:
         The slices of a job, and the approximate number of rows that it reads.
     """
     rows = np.sum([input_files.rows_per_slice(slices) for input_files in files], axis=0)
+    rows[0] += late_arriving_rows
     rows_before = np.append(0.0, rows.cumsum())
     cuts = [cut for number in run_alone for cut in (number, number + 1) if cut in slices]
     for start, stop in pairwise([slices.start, *cuts, slices.stop]):

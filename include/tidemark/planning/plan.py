@@ -92,7 +92,7 @@ class Plan:
     drain_after: int | None
     """Slice after which the inputs end."""
     slices_to_reprocess: tuple[int, ...] | None = None
-    """With `on_late_arriving_rows: reprocess`, committed slices with late-arriving rows that no slice has read."""
+    """With `on_late_arriving_rows: reprocess`, committed slices whose input rows have arrived or changed since."""
     atomic: bool = False
     upstreams: tuple[UpstreamState, ...] = ()
     """States of the pipelines whose output is an input."""
@@ -166,7 +166,7 @@ class Plan:
 
     @property
     def unread_slices(self) -> tuple[int, ...]:
-        """Slices with late-arriving rows that this plan does not rerun."""
+        """Slices with unread changes of input rows that this plan does not rerun."""
         return tuple(
             number
             for number in self.slices_to_reprocess or ()
@@ -175,7 +175,7 @@ class Plan:
 
     @property
     def proposed_command(self) -> str | None:
-        """Command that would read the late-arriving rows of other slices; None without any."""
+        """Command that would read the unread changes of other slices; None without any."""
         return format_reprocess_command(self.pipeline) if self.unread_slices else None
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import ceil
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -15,6 +16,7 @@ from tidemark.config.types import format_instant
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import IncompleteInputError, InputError, prefix_errors
+from tidemark.formatting import format_estimate
 from tidemark.joins.output_schema import check_expressions, list_emission_columns
 from tidemark.joins.rules.spark import list_unbounded_sides
 from tidemark.ledger.adoption import find_adoption, list_adopted_slices, require_no_output_stream
@@ -92,6 +94,7 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
         notes=(
             *selection.notes,
             *input_notes,
+            *_note_late_arriving_rows(context, slice_ranges),
             *_note_void_columns(context),
             *_note_adopted_slices(context, slice_ranges),
             *_note_unbounded_state(context, slice_ranges, files),
@@ -160,10 +163,31 @@ def _create_jobs(
     run_alone = list_slices_run_alone(context.pipeline, context.grid)
     rows_by_job = {
         job: rows
-        for slice_range in slice_ranges
-        for job, rows in cut_into_jobs(slice_range.slices, files, size, run_alone)
+        for slices in (slice_range.slices for slice_range in slice_ranges)
+        for job, rows in cut_into_jobs(
+            slices, files, size, run_alone, context.late_arriving_rows if _continues_last(context, slices) else 0
+        )
     }
     return rows_by_job, size if isinstance(size, JobCapacity) else None
+
+
+def _continues_last(context: PlanningContext, slices: range) -> bool:
+    """Return True if these slices begin after the last committed one, and so read the rows that have arrived since."""
+    return context.last is not None and slices.start == context.last.number + 1
+
+
+def _note_late_arriving_rows(context: PlanningContext, slice_ranges: Sequence[SliceRange]) -> Iterator[str]:
+    """Yield a note if rows of committed slices have arrived that the next slice reads, with policy `append`."""
+    if context.last is None or not (rows := ceil(context.late_arriving_rows)):
+        return
+    following = context.last.number + 1
+    if any(_continues_last(context, slice_range.slices) for slice_range in slice_ranges):
+        reader = f"slice {context.grid.label(following)} reads them"
+    elif context.last.drained:
+        reader = f"no slice follows, because the inputs have ended. {context.reprocess_command} reads them"
+    else:
+        reader = f"they wait for slice {context.grid.label(following)}, which reads them"
+    yield f"{format_estimate(rows, 'row')} of committed slices arrived after the commit: {reader}"
 
 
 def _note_unknown_arrivals(context: PlanningContext, slice_ranges: Sequence[SliceRange]) -> Iterator[str]:

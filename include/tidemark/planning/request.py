@@ -21,7 +21,7 @@ class Request:
     from_empty_state: bool = False
     """Start without a predecessor, like a streaming job without a savepoint."""
     reprocess: bool = False
-    """Run committed slices again; without `start` and `end`, the slices with late-arriving rows."""
+    """Run committed slices again; without `start` and `end`, the slices with changed inputs or late-arriving rows."""
     outdated: bool = False
     """With `reprocess`: run all outdated slices: stale ones, and those with changed inputs or late-arriving rows."""
     atomic: bool = False

@@ -51,8 +51,9 @@ def _select_for_run(context: PlanningContext) -> SliceSelection:
     changed = _find_ranges_with_changed_inputs(context)
     repairs = list_readable_ranges((*find_stale_ranges(context.ledger), *changed), context.upstreams)
     slice_ranges = (*repairs, *selection.slice_ranges)
-    if slice_ranges and context.last:
+    if context.last:
         require_unchanged_inputs(context, changed[0].slices.start if changed else context.last.number + 1)
+    if slice_ranges:
         require_emitted_columns(context)
     notes = selection.notes
     if repairs:
@@ -61,15 +62,15 @@ def _select_for_run(context: PlanningContext) -> SliceSelection:
 
 
 def _select_for_reprocess(context: PlanningContext) -> SliceSelection:
-    """Select the committed slices of the requested range, or without a range those with late-arriving rows."""
+    """Select the committed slices of the requested range, or without a range those with unread changes of inputs."""
     request, grid, last = context.request, context.grid, context.last
     if last is None:
         command = f"tidemark run {format_cli_arguments(context.pipeline)}"
         raise SliceOrderError(f"no slice is committed yet, so none can be reprocessed. Use {command}.")
     if not request.reprocesses_range:
-        late_arriving = _find_ranges_with_late_arriving_rows(context)
-        slice_ranges = list_readable_ranges(late_arriving, context.upstreams)
-        notes = [] if late_arriving else ["no rows have arrived for committed slices since they were read"]
+        outdated = _find_ranges_with_unread_changes(context)
+        slice_ranges = list_readable_ranges(outdated, context.upstreams)
+        notes = [] if outdated else ["no input rows of committed slices have arrived or changed since they were read"]
         notes += _explain_stale_upstreams(context)
     else:
         slice_ranges, notes = _find_requested_ranges(context, last), []
@@ -94,7 +95,7 @@ def _select_outdated(context: PlanningContext) -> SliceSelection:
     slice_ranges = [*find_stale_ranges(context.ledger), *_find_ranges_with_changed_inputs(context)]
     if context.pipeline.on_late_arriving_rows == "reprocess":
         selected = {number for slice_range in slice_ranges for number in slice_range.slices}
-        slice_ranges += _find_ranges_with_late_arriving_rows(context, selected)
+        slice_ranges += _find_ranges_with_late_arriving_rows(context.slices_to_reprocess, selected)
     slice_ranges = list_readable_ranges(slice_ranges, context.upstreams)
     waiting = _explain_stale_upstreams(context)
     if not slice_ranges:
@@ -127,12 +128,23 @@ def _note_following_slices(grid: Grid, first: SliceRange, last: Entry) -> list[s
     return [f"slices from {grid.label(following)} on also run again, {until}"]
 
 
-def _find_ranges_with_late_arriving_rows(
-    context: PlanningContext, excluded: Collection[int] = frozenset()
-) -> list[SliceRange]:
-    numbers = group_consecutive(number for number in context.slices_to_reprocess if number not in excluded)
+def _find_ranges_with_unread_changes(context: PlanningContext) -> list[SliceRange]:
+    """Return the committed slices whose input rows were deleted or changed, or that have late-arriving rows."""
+    numbers = context.slices_to_reprocess
+    changed = context.find_slices_with_deleted_inputs().intersection(numbers)
+    return [*_create_changed_ranges(changed), *_find_ranges_with_late_arriving_rows(numbers, changed)]
+
+
+def _find_ranges_with_late_arriving_rows(numbers: Iterable[int], excluded: Collection[int]) -> list[SliceRange]:
+    late_arriving = group_consecutive(number for number in numbers if number not in excluded)
     because = "rows of these slices arrived after they were committed"
-    return [SliceRange(slices, "late arrival", because) for slices in numbers]
+    return [SliceRange(slices, "late arrival", because) for slices in late_arriving]
+
+
+def _create_changed_ranges(
+    numbers: Iterable[int], because: str = "rows that they have read were deleted or changed"
+) -> list[SliceRange]:
+    return [SliceRange(slices, "changed input", because) for slices in group_consecutive(numbers)]
 
 
 def _find_requested_ranges(context: PlanningContext, last: Entry) -> list[SliceRange]:
@@ -140,6 +152,11 @@ def _find_requested_ranges(context: PlanningContext, last: Entry) -> list[SliceR
     request, grid, entries = context.request, context.grid, context.ledger.entries
     first = grid.parse_boundary(request.start, "--from") if request.start else next(iter(entries))
     end = grid.parse_boundary(request.end, "--to") if request.end else last.number + 1
+    if first > last.number:
+        raise SliceOrderError(
+            f"--from {grid.label(first)} is after the last committed slice, {grid.label(last.number)}. Name an earlier "
+            "slice."
+        )
     if end <= first:
         raise SliceOrderError(f"--to {grid.label(end)} is not after --from {grid.label(first)}; --to is exclusive")
     if end > last.number + 1:
@@ -191,11 +208,9 @@ def _find_ranges_with_changed_inputs(context: PlanningContext) -> list[SliceRang
     output of another pipeline, added rows count too: a reprocess of that pipeline added them.
     """
     if context.upstreams and context.pipeline.on_late_arriving_rows == "reprocess":
-        numbers, because = set(context.slices_to_reprocess), "their input rows have changed"
-    else:
-        numbers, because = context.find_slices_with_deleted_inputs(), "rows that they have read were deleted or changed"
-    numbers -= set(stale(context.ledger))
-    return [SliceRange(slices, "changed input", because) for slices in group_consecutive(numbers)]
+        numbers = set(context.slices_to_reprocess).difference(stale(context.ledger))
+        return _create_changed_ranges(numbers, "their input rows have changed")
+    return _create_changed_ranges(context.find_slices_with_deleted_inputs().difference(stale(context.ledger)))
 
 
 def _find_ranges_to_rebuild(context: PlanningContext, slice_ranges: Iterable[SliceRange]) -> Iterator[SliceRange]:

@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 from tidemark.config import CommitArrival, Completeness, Input, Pipeline, TimeBounds, TimeColumn
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration, format_instant, format_micros, from_micros, to_micros
+from tidemark.delta.missing_table import explain_missing_table
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError, suggest_name
@@ -126,12 +127,11 @@ def _measure_input(
 
 
 def _open_log(lake: str, table: str) -> DeltaTableHandle:
-    log = DeltaTableHandle.open(resolve_path(lake, table))
+    path = resolve_path(lake, table)
+    log = DeltaTableHandle.open(path)
     if log is None:
-        raise InputError(
-            f"there is no Delta table {table} under {lake}, so its completeness cannot be measured. Name its path, or "
-            "set `complete` to a marker or an asset."
-        )
+        remedy = "Its completeness cannot be measured. Name its path, or set `complete` to a marker or an asset."
+        raise InputError(explain_missing_table(table, path, remedy))
     return log
 
 

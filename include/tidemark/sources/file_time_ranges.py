@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from tidemark.delta.row_commit_times import FileArrival
 from tidemark.delta.table import DeltaTableHandle
+from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import ResolvedTimeColumn
 
 STATISTICS_TRUNCATION = 1000
@@ -48,6 +49,18 @@ class FileTimeRange:
         if self.rows is None or self.rows_without_time is None:
             return False
         return self.rows == self.rows_without_time or None not in {self.earliest, self.latest}
+
+    def share_in_slices(self, grid: Grid, spans: Iterable[tuple[int | None, int]]) -> float:
+        """Estimate the share of rows with a clock in slices start <= n < stop, if they are spread over all slices.
+
+        >>> FileTimeRange("", 1, 8, 0, earliest=2, latest=9).share_in_slices(Grid(0, 1), [(None, 4), (8, 9)])
+        0.375
+        """
+        if self.earliest is None or self.latest is None:
+            return 0.0
+        first, last = grid.number_at(self.earliest), grid.number_at(self.latest)
+        slices = sum(max(0, min(stop - 1, last) - max(start or 0, first) + 1) for start, stop in spans)
+        return slices / (last - first + 1)
 
     def overlaps(self, start: int, end: int) -> bool:
         """Return True if the range of known clocks overlaps [start, end), in microseconds."""

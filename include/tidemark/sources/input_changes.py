@@ -136,6 +136,17 @@ class InputChanges:
         replaced = {version - 1: names - self._live_files for version, names in self.removed.items()}
         return {version: names for version, names in replaced.items() if names}
 
+    def list_new_files(self) -> dict[int, set[str]]:
+        """Return the names of files with rows that were written since, by a version that has them."""
+        new = set[str]().union(*self.added.values()) - self.mutated_files
+        by_version = {self.table.version: new & self._live_files}
+        by_version |= {version: new & names for version, names in self.list_replaced_files().items()}
+        return {version: names for version, names in by_version.items() if names}
+
+    def list_lost_files(self) -> frozenset[str]:
+        """Return the names of files of `since_version` whose rows were deleted or rewritten since."""
+        return self.mutated_files.difference(*self.added.values())
+
     def _read_files(self, version: int, names: Collection[str]) -> DataFrame:
         """Read files at a version, with columns in their current types, so that widening changes no row.
 

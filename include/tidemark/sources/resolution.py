@@ -26,7 +26,8 @@ from tidemark.sources.stored_input import StoredInput
 from tidemark.sources.streaming_checkpoint_source import create_query_input
 from tidemark.spark.dataframe_utils import contains_type, is_orderable
 from tidemark.spark.engine import get_engine
-from tidemark.spark.expression_sandbox import format_expression_error, parse_user_expression
+from tidemark.spark.expression_errors import format_expression_error
+from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.spark.lazy_session import resolve_session
 from tidemark.watermarks.query_trace import QueryTrace
 

@@ -6,9 +6,6 @@ Spark's parser discards, such as comments.
 
 from __future__ import annotations
 
-import re
-
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidemark.config.allowed_functions import ColumnCheck, check_column
@@ -30,9 +27,3 @@ def parse_user_expression(spark: SparkSession, expression: str, column_check: Co
         return get_engine(spark).parse_expression(expression, column_check)
     except ValueError as error:
         raise PipelineFileError(f"expression {expression!r}: {error}") from None
-
-
-def format_expression_error(error: PySparkException) -> str:
-    """Return Spark's message about an invalid expression, in one line, without error class and query text."""
-    message = re.sub(r"^\[[A-Z0-9_.]+\] *", "", str(error).split("SQLSTATE")[0].split("== SQL")[0])
-    return " ".join(message.split())

@@ -36,6 +36,19 @@ def create_lazy_session(start: Callable[..., SparkSession]) -> SparkSession:
     return cast(SparkSession, _LazySession(start))
 
 
+class SparkNeededError(Exception):
+    """A session was needed that may not start."""
+
+
+def create_refusing_session() -> SparkSession:
+    """Create a proxy of a session that raises `SparkNeededError` instead of starting."""
+
+    def refuse(**_: Any) -> SparkSession:
+        raise SparkNeededError
+
+    return create_lazy_session(refuse)
+
+
 def start_in_background(spark: SparkSession, **options: Any) -> None:
     """Start a lazy session in a background thread, unless it has started; `options` are passed to its `start`."""
     if isinstance(spark, _LazySession):

@@ -63,7 +63,7 @@ def get_spark_session(app_name: str, *, brief: bool = False, cluster: Cluster | 
         cluster: Resources to request on a cluster. Options of spark-submit take precedence.
 
     Raises:
-        UserError: `TIDEMARK_MASTER` is no master.
+        UserError: `TIDEMARK_MASTER` is no master, or `TIDEMARK_JARS` has no jars of Delta.
         FaultError: Java, Delta's jars or the folder for event logs are missing, or Spark does not start.
     """
     if not is_submitted():

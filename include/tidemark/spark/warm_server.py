@@ -29,7 +29,12 @@ from typing import IO
 from pydantic import BaseModel, ValidationError
 from pyspark import __version__
 
-from tidemark.config.cluster import CONNECT_SCHEME, CONNECT_TOKEN_VARIABLE, MASTER_VARIABLE, MAX_IDLE_MINUTES
+from tidemark.config.cluster import (
+    CONNECT_SCHEME,
+    CONNECT_TOKEN_VARIABLE,
+    MASTER_VARIABLE,
+    WARM_SERVER_IDLE_MINUTES,
+)
 from tidemark.errors import FaultError, UserError
 from tidemark.spark.connect_server import build_server_command
 from tidemark.spark.delta_jars import JARS_VARIABLE, find_delta_jars
@@ -250,7 +255,7 @@ def main() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     command = build_server_command(_HOST, port, "local[*]", LOCAL_SETTINGS["spark.driver.memory"])
     server.write_address(port, os.environ[CONNECT_TOKEN_VARIABLE])
-    run_until_idle(server, command, 60 * MAX_IDLE_MINUTES, _IDLE_CHECK_SECONDS)
+    run_until_idle(server, command, 60 * WARM_SERVER_IDLE_MINUTES, _IDLE_CHECK_SECONDS)
 
 
 if __name__ == "__main__":

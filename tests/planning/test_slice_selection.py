@@ -1,0 +1,115 @@
+"""Tests of the committed slices that a run or a reprocess selects, without Spark."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+from tests.conftest import write_pipeline
+from tests.ledger.test_rules import create_entry, create_ledger
+from tidemark.errors import InputError, SliceOrderError
+from tidemark.ledger.config_fingerprint import serialize_settings
+from tidemark.ledger.ledger import Ledger
+from tidemark.planning import deleted_inputs
+from tidemark.planning.context import PlanningContext
+from tidemark.planning.request import Request
+from tidemark.planning.slice_selection import select_slices
+from tidemark.sources.late_arrivals import ChangedRows
+from tidemark.spark.lazy_session import create_refusing_session, resolve_session
+
+
+@pytest.fixture
+def create_context(tmp_path):
+    """Return a function that creates a context with four committed slices, and no later rows.
+
+    Args of the function:
+        arrived: Slices with rows of the left input that arrived since.
+        deleted: Slices with rows of the left input that were deleted since.
+        policies: Settings of the pipeline.
+        request: Options of the request.
+    """
+
+    def create_input(name, arrived, deleted):
+        extent = SimpleNamespace(newest_slice=3, rows_before_start=0, is_from_statistics=True)
+        changes = SimpleNamespace(
+            find_changed_slices=lambda *_, includes_deleted: {*arrived, *(deleted if includes_deleted else ())},
+            find_slices_with_lost_rows=lambda *_: set(deleted),
+            find_changed_rows=lambda _, first, __: next(
+                (ChangedRows(name, (7,), number) for number in deleted if number < first), None
+            ),
+        )
+        table = SimpleNamespace(name=name, spark=object(), version=1)
+        return SimpleNamespace(table=table, changes=changes, measure_extent=lambda *_, **__: extent)
+
+    def create(arrived=(), deleted=(), policies=None, **request):
+        pipeline = write_pipeline(tmp_path / "orders.yaml", **(policies or {}))
+        settings = serialize_settings(pipeline)
+        entries = [replace(create_entry(number, late_arriving=0), settings=settings) for number in range(4)]
+        ledger = create_ledger(*entries)
+        inputs = create_input("left", arrived, deleted), create_input("right", (), ())
+        return PlanningContext(pipeline, Request(**request), ledger, inputs, frozenset({"run 1"}), str(tmp_path))
+
+    return create
+
+
+@pytest.mark.parametrize("outdated", [False, True])
+def test_reprocess_without_range_distinguishes_deleted_and_late_arriving_rows(create_context, outdated):
+    policies = {"on_late_arriving_rows": "reprocess"}
+    context = create_context((1, 3), (0, 1), policies, reprocess=True, outdated=outdated)
+
+    selection = select_slices(context)
+
+    assert [(part.reason, part.slices) for part in selection.slice_ranges] == [
+        ("changed input", range(2)),
+        ("late arrival", range(3, 4)),
+    ]
+
+
+@pytest.mark.parametrize("policy", ["refuse", "ignore"])
+def test_run_without_new_slice_refuses_deleted_rows_by_policy(create_context, policy):
+    context = create_context(deleted=(2,), policies={"on_input_delete": policy})
+
+    if policy == "ignore":
+        assert select_slices(context).slice_ranges == ()
+    else:
+        with pytest.raises(InputError, match="input left: version 7 deleted or changed rows .* Run tidemark reprocess"):
+            select_slices(context)
+
+
+@pytest.mark.parametrize(
+    ("deleted", "policy", "description"),
+    [
+        ((2,), "refuse", "the next run stops: input left: version 7 deleted or changed rows that slices from"),
+        (None, "refuse", "input rows were deleted or changed since they were read. tidemark plan "),
+        ((), "refuse", None),
+        ((2,), "ignore", None),
+    ],
+)
+def test_status_describes_deleted_inputs_by_policy(create_context, deleted, policy, description, monkeypatch):
+    """Without slices (None), only Spark can find them."""
+    context = create_context(deleted=deleted or (), policies={"on_input_delete": policy})
+    if deleted is None:
+        find_with_spark = SimpleNamespace(find_changed_rows=lambda *_: resolve_session(create_refusing_session()))
+        monkeypatch.setattr(context.inputs[0], "changes", find_with_spark)
+    monkeypatch.setattr(deleted_inputs, "open_inputs", lambda *_: context.inputs)
+    monkeypatch.setattr(Ledger, "from_pipeline", lambda *_: context.ledger)
+
+    text = deleted_inputs.describe_deleted_inputs(context.pipeline, context.lake)
+
+    assert text is None if description is None else text.startswith(description)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "message"),
+    [
+        (5, None, "--from 1970-01-01T05:00Z is after the last committed slice, 1970-01-01T03:00Z. Name an earlier"),
+        (2, 2, "--to 1970-01-01T02:00Z is not after --from 1970-01-01T02:00Z; --to is exclusive"),
+        (2, 9, "the last committed slice is 1970-01-01T03:00Z; reprocess up to 1970-01-01T04:00Z at most"),
+    ],
+)
+def test_reprocess_of_a_range_without_committed_slices_is_refused(create_context, start, end, message):
+    start, end = (None if hour is None else datetime(1970, 1, 1, hour, tzinfo=UTC) for hour in (start, end))
+
+    with pytest.raises(SliceOrderError, match=message):
+        select_slices(create_context(reprocess=True, start=start, end=end))
