@@ -14,14 +14,15 @@ from tidemark.formatting import quote_identifier
 
 
 def name_flat_columns(rows: DataFrame, name: str) -> dict[str, str]:
-    """Return the name of the flat column, `NAME_column_0` and so on, of each field of a struct."""
+    """Return the name of the flat column, `NAME.FIELD`, of each field of a struct."""
     dtype = rows.schema[name].dataType
     assert isinstance(dtype, T.StructType)
-    return {field: f"{name}_column_{number}" for number, field in enumerate(dtype.names)}
+    return {field: f"{name}.{field}" for field in dtype.names}
 
 
 def flatten_struct(rows: DataFrame, name: str) -> tuple[list[Column], Column]:
     """Return the flat columns of a struct's fields (`name_flat_columns`), and a column that rebuilds the struct."""
     flat = name_flat_columns(rows, name)
     fields = [F.col(f"{name}.{quote_identifier(field)}").alias(column) for field, column in flat.items()]
-    return fields, F.struct(*(F.col(column).alias(field) for field, column in flat.items())).alias(name)
+    struct = F.struct(*(F.col(quote_identifier(column)).alias(field) for field, column in flat.items()))
+    return fields, struct.alias(name)

@@ -44,7 +44,7 @@ from tidemark.joins.base import (
     compute_row_hash,
     select_all,
 )
-from tidemark.joins.datastream_interval import join_by_interval
+from tidemark.joins.binned_join import join_by_interval
 from tidemark.joins.emission_order import order_of_pair, own_order_in_event
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
@@ -70,10 +70,9 @@ from tidemark.joins.sql_interval.late_pairs import (
     select_uncached_matches,
 )
 from tidemark.joins.sql_interval.match_tracking import (
-    filter_matches,
     find_first_matches,
     is_padded,
-    parse_flat_condition,
+    select_pairs,
     to_emissions,
     with_first_match,
 )
@@ -99,6 +98,9 @@ _REPLAY_ORDER = ("clock", "tiebreak", "watermark", "order_in_event", "side", "ev
 """Order of arrival. Rows at one position have equal watermarks, unless the stream recorded one for each row."""
 
 
+_NEVER = 2**63 - 1
+
+
 @dataclass(frozen=True)
 class _LabelledRows:
     """Rows of the lanes with a closed form, labelled with their cleanup and eviction."""
@@ -107,7 +109,7 @@ class _LabelledRows:
     pairable: DataFrame
     """The same rows with at least the labels that `SqlIntervalJoin._pair_on_time_rows` needs."""
     late: DataFrame
-    """Those of them that are late or not cached."""
+    """Rows of `all_rows` that are late or not cached."""
     tracked: DataFrame
     """A superset of the rows with `is_tracked`: late rows and rows that outlive their slice."""
     untracked: DataFrame | None
@@ -156,7 +158,10 @@ class SqlIntervalJoin(Join):
 
     @override
     def eviction_watermark(self, watermark: Column) -> Column:
-        return self.rules.expires_at(F.col("event_time"), self._wait)
+        # With empty bounds no row is cached, and outer joins pad all rows on arrival: all rows are then needed.
+        return F.when(self.rules.is_empty, F.lit(_NEVER)).otherwise(
+            self.rules.expires_at(F.col("event_time"), self._wait)
+        )
 
     @override
     def apply(self, job_rows: JobRows) -> JoinResult:
@@ -312,26 +317,25 @@ class SqlIntervalJoin(Join):
 
     def _join_closed_form(self, rows: _LabelledRows, job_rows: JobRows) -> JoinResult:
         """Compute the outputs of the lanes with a closed form."""
-        select_matches = partial(
-            filter_matches, condition=self.condition, emission_order=self._order_of_pair, is_tracked=True
-        )
-        late_matches = select_matches(rows.late_pairs.where(~F.col("is_expired")))
-        outcome_pairs = select_matches(select_uncached_matches(rows.late_pairs))
+        select = partial(select_pairs, emission_order=self._order_of_pair)
+        select_late = partial(select, is_tracked=True, condition=self.condition)
+        late_matches = select_late(rows.late_pairs.where(~F.col("is_expired")))
+        outcome_pairs = select_late(select_uncached_matches(rows.late_pairs))
         if rows.overdue_rows is not None:
-            overdue_matches = select_matches(select_overdue_matches(rows.late_pairs, rows.overdue_rows))
+            overdue_matches = select_late(select_overdue_matches(rows.late_pairs, rows.overdue_rows))
             late_matches = late_matches.unionByName(overdue_matches)
             outcome_pairs = outcome_pairs.unionByName(overdue_matches)
         joined = to_emissions(late_matches, F.lit("matched"))
         tracked = buffered = rows.tracked.drop("removing_lookup", "lookup_number")
         first_slice = job_rows.watermarks.first_slice
         if self._padded_sides:
-            first_matches = find_first_matches(late_matches, self._padded_sides)
-            first_matches = broadcast_if_small(*materialize_and_count(first_matches))
-            joined = joined.unionByName(self._emit_outer_join(rows, first_matches, first_slice))
+            first_late_matches = find_first_matches(late_matches, self._padded_sides)
+            first_late_matches = broadcast_if_small(*materialize_and_count(first_late_matches))
+            joined = joined.unionByName(self._emit_outer_join(rows, first_late_matches, first_slice))
             buffered = self._track_matches(tracked, rows.pairable, late_matches, first_slice)
         else:
             pairs = self._pair_on_time_rows(rows.pairable, first_slice)
-            joined = joined.unionByName(to_emissions(select_matches(pairs, is_tracked=False), F.lit("matched")))
+            joined = joined.unionByName(to_emissions(select(pairs, is_tracked=False), F.lit("matched")))
         # Late rows have an outcome besides `cached` only if they are not cached, and few pairs have such rows.
         late_matches = broadcast_if_small(*materialize_and_count(find_first_matches(outcome_pairs, SIDES)))
         rejected = add_late_reason(job_rows.late_candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
@@ -345,32 +349,33 @@ class SqlIntervalJoin(Join):
             ),
         )
 
-    def _emit_outer_join(self, rows: _LabelledRows, late_matches: DataFrame, first_slice: int) -> DataFrame:
+    def _emit_outer_join(self, rows: _LabelledRows, first_late_matches: DataFrame, first_slice: int) -> DataFrame:
         """Emit the pairs of rows on time, and all unmatched rows.
 
-        Rows on time are joined by Spark's outer join. Its ON clause has all conditions of a match, so that unmatched
-        rows have no match on time.
+        For one padded side, Spark's outer join returns its pairs and its unmatched rows. For the second side of a full
+        join, an anti join adds the unmatched rows: a full join would pad each copy of a row that is in several bins.
+        The ON clauses have all conditions of a match. Late rows are paired elsewhere (`late_pairs`).
 
         Args:
             rows: The labelled rows.
-            late_matches: First matches of rows with late rows.
+            first_late_matches: Slice of the first match of each row that matches a late row.
             first_slice: First slice of the job.
         """
         labels = list_padding_labels(rows.all_rows)
 
         def join_side(side: SideName, unmatched: Literal["keep", "only"]) -> DataFrame:
-            own = with_first_match(rows.all_rows.where(F.col("side") == side), late_matches)
+            own = with_first_match(rows.all_rows.where(F.col("side") == side), first_late_matches)
             partners = rows.pairable.where(F.col("side") == OTHER[side])
             both = own.unionByName(partners, allowMissingColumns=True)
             return self._join_on_time_rows(both, first_slice, labels, OTHER[side], unmatched)
 
         pad = partial(pad_rows, join_type=self.join_type, is_ordered=self.orders_emissions)
-        side, *other_sides = self._padded_sides
-        joined = join_side(side, "keep")
+        first_side, *second_side = self._padded_sides
+        joined = join_side(first_side, "keep")
         emissions = [
-            emit_outer_join(joined, side, self.join_type, self._order_of_pair, is_ordered=self.orders_emissions),
-            *(pad(with_own_labels(join_side(other, "only"), other)) for other in other_sides),
-            pad(with_first_match(rows.late, late_matches)),
+            emit_outer_join(joined, first_side, self.join_type, self._order_of_pair),
+            *(pad(with_own_labels(join_side(side, "only"), side)) for side in second_side),
+            pad(with_first_match(rows.late, first_late_matches)),
         ]
         return reduce(DataFrame.unionByName, emissions)
 
@@ -381,7 +386,7 @@ class SqlIntervalJoin(Join):
 
         Args:
             tracked: A superset of the tracked rows of both sides.
-            pairable: All rows.
+            pairable: All rows of the lanes with a closed form.
             late_matches: Pairs of late rows that match.
             first_slice: First slice of the job.
         """
@@ -393,7 +398,7 @@ class SqlIntervalJoin(Join):
             names = ("side", "slice", "clock", "tiebreak", "event_time", "watermark", "is_cached", "match_hash")
             rows, other_rows = (part.select(*names, *key_columns(part), *SIDES) for part in (own, partners))
             pairs = self._pair_on_time_rows(rows.unionByName(other_rows), first_slice, repeated_side=side)
-            matches = filter_matches(pairs, self.condition, is_tracked=True)
+            matches = select_pairs(pairs, is_tracked=True)
             matches = matches.unionByName(late_matches.select(*matches.columns))
             parts.append(with_first_match(own, find_first_matches(matches, [side])))
         return reduce(DataFrame.unionByName, parts)
@@ -425,19 +430,17 @@ class SqlIntervalJoin(Join):
             first_slice: First slice of the job. Pairs of earlier slices are omitted.
             labels: Labels to return.
             repeated_side: As for `join_by_interval`.
-            unmatched: As for `join_by_interval`. Unless unmatched rows are dropped, pairs meet the join's condition.
+            unmatched: As for `join_by_interval`.
         """
         is_match = self.rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
         is_match &= F.greatest("left_slice", "right_slice") >= first_slice
-        if unmatched != "drop" and self.condition:
-            # Other pairs of a bin may be ones for which the condition fails, as in a division by zero.
-            is_match = F.coalesce(F.when(is_match, parse_flat_condition(rows, self.condition)), F.lit(False))
         return join_by_interval(
             rows.where(~is_late_or_uncached(first_slice)),
             self.rules.lower,
             self.rules.upper,
             labels,
             is_match,
+            sql_condition=self.condition,
             repeated_side=repeated_side,
             unmatched=unmatched,
         )
@@ -490,8 +493,8 @@ class SqlIntervalJoin(Join):
         if self.condition:
             is_within = rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
             labels = ("match_hash", "clock", "tiebreak")
-            pairs = join_by_interval(rows, rules.lower, rules.upper, labels, is_within).withColumn("slice", F.lit(0))
-            matches = filter_matches(pairs, self.condition, is_tracked=True).groupBy(
+            pairs = join_by_interval(rows, rules.lower, rules.upper, labels, is_within, sql_condition=self.condition)
+            matches = select_pairs(pairs.withColumn("slice", F.lit(0)), is_tracked=True).groupBy(
                 *keys, F.col("right_match_hash").alias("match_hash")
             )
             rows = rows.join(

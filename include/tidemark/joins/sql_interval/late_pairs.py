@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from tidemark.config.sides import OTHER, SIDES
 from tidemark.joins.base import JobRows, RowFilter, compute_row_hash
-from tidemark.joins.datastream_interval import join_by_interval
+from tidemark.joins.binned_join import join_by_interval
 from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.labels import get_other_side, is_late_or_uncached

@@ -8,15 +8,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.config.expressions import rename_columns
-from tidemark.config.sides import SIDES, SideName
+from tidemark.config.sides import SideName
 from tidemark.formatting import quote_identifier
 from tidemark.joins.base import CAUSE_COLUMNS, EMISSION_COLUMNS, later_position
 from tidemark.joins.emission_order import to_emission_order
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.expression_sandbox import parse_user_expression
-from tidemark.spark.struct_columns import name_flat_columns
 from tidemark.timegrid.time_columns import as_json
 
 ARRIVAL_ORDER = ("clock", "tiebreak", "event_time")
@@ -43,16 +41,17 @@ def is_padded(side: Column, join_type: JoinType) -> Column:
     return F.when(side == "left", left).otherwise(right)
 
 
-def filter_matches(
-    pairs: DataFrame, condition: str | None, *, is_tracked: bool, emission_order: Column | None = None
+def select_pairs(
+    pairs: DataFrame, *, is_tracked: bool, emission_order: Column | None = None, condition: str | None = None
 ) -> DataFrame:
-    """Select pairs that meet the join's condition.
+    """Select the columns of pairs that emissions need, and the pairs that meet a condition.
 
     Args:
         pairs: Pairs with `slice`, `left`, `right` and the positions of both rows.
-        condition: SQL over `left_*` and `right_*`; None for all pairs.
         is_tracked: True to select the keys and match hashes too.
         emission_order: Order of a pair among the rows that one event emits; None if it does not matter.
+        condition: SQL over `left_*` and `right_*`; None for all pairs. The pairs must be materialized: otherwise Spark
+            may evaluate it for rows that are no pair.
     """
     pairs = pairs.withColumns({"emitting_row": later_position(), "emission_order": to_emission_order(emission_order)})
     pairs = pairs.select(*_TRACKED, *key_columns(pairs)) if is_tracked else pairs.select(*_EMITTED)
@@ -68,22 +67,6 @@ def filter_matches(
     return matches.select("_pair.*")
 
 
-def parse_flat_condition(rows: DataFrame, condition: str | None) -> Column:
-    """Return a join's condition over the flat columns of `left` and `right` (`struct_columns`), for an ON clause.
-
-    Args:
-        rows: Rows with `left` and `right`.
-        condition: SQL over `left_*` and `right_*`; None for all pairs.
-    """
-    if condition is None:
-        return F.lit(True)
-    flat_names = {
-        f"{side}_{field}".lower(): name for side in SIDES for field, name in name_flat_columns(rows, side).items()
-    }
-    flat_condition = rename_columns(condition, lambda name: flat_names[name.lower()])
-    return parse_user_expression(rows.sparkSession, flat_condition).column
-
-
 def find_first_matches(pairs: DataFrame, sides: Sequence[SideName]) -> DataFrame:
     """Find the slice of each matched row's first match in the job, by key and `match_hash`, for rows of some sides."""
     match_hashes = [F.col(f"{side}_match_hash") for side in sides]
@@ -93,7 +76,7 @@ def find_first_matches(pairs: DataFrame, sides: Sequence[SideName]) -> DataFrame
 
 
 def with_first_match(rows: DataFrame, first_matches: DataFrame) -> DataFrame:
-    """Lower `first_match_slice` to the slice of each row's first match, if that is earlier or it is null.
+    """Set `first_match_slice` to the slice of a row's first match in the job, unless it has an earlier one.
 
     Args:
         rows: Rows with `match_hash` and `first_match_slice`.

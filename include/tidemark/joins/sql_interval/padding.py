@@ -44,21 +44,20 @@ def pad_rows(rows: DataFrame, join_type: JoinType, *, is_ordered: bool) -> DataF
     """
     unmatched = rows.where(_is_unmatched(join_type))
     emission = F.concat(F.lit("padded_"), F.col("side"))
-    timer = _timer(unmatched)
-    return to_emissions(unmatched.transform(with_columns, _place(unmatched, is_ordered=is_ordered)), emission, timer)
+    timer = _get_timer(unmatched)
+    return to_emissions(
+        unmatched.transform(with_columns, _compute_place(unmatched, is_ordered=is_ordered)), emission, timer
+    )
 
 
-def emit_outer_join(
-    rows: DataFrame, side: SideName, join_type: JoinType, pair_order: Column | None, *, is_ordered: bool
-) -> DataFrame:
+def emit_outer_join(rows: DataFrame, side: SideName, join_type: JoinType, pair_order: Column | None) -> DataFrame:
     """Return the pairs and unmatched rows of an outer join as emissions.
 
     Args:
         rows: Result of `join_by_interval` that keeps the unmatched rows of a side, with `list_padding_labels`.
         side: That side.
         join_type: Type of the join.
-        pair_order: Order of a pair among the rows that one event emits; None if it does not matter.
-        is_ordered: True to order the rows that one event emits.
+        pair_order: Order of a pair among the rows that one event emits; None if their order does not matter.
     """
     is_pair = F.col(f"{OTHER[side]}_event_time").isNotNull()
     rows = with_own_labels(rows, side)
@@ -70,10 +69,10 @@ def emit_outer_join(
     }
     place = {
         name: F.when(is_pair, place_of_pair[name]).otherwise(column)
-        for name, column in _place(rows, is_ordered=is_ordered).items()
+        for name, column in _compute_place(rows, is_ordered=pair_order is not None).items()
     }
     emission = F.when(is_pair, "matched").otherwise(f"padded_{side}")
-    timer = F.when(~is_pair, _timer(rows))
+    timer = F.when(~is_pair, _get_timer(rows))
     return to_emissions(rows.transform(with_columns, place), emission, timer)
 
 
@@ -90,15 +89,15 @@ def _is_unmatched(join_type: JoinType) -> Column:
     return has_no_match & is_padded(F.col("side"), join_type)
 
 
-def _timer(rows: DataFrame) -> Column:
+def _get_timer(rows: DataFrame) -> Column:
     """Return the least watermark that emits an unmatched row, ms; null if its arrival or a lookup emits it."""
     timer = F.col("cleanup_time")  # null for rows that were not cached
     return F.when(F.col("removing_lookup").isNull(), timer) if "removing_lookup" in rows.columns else timer
 
 
-def _place(rows: DataFrame, *, is_ordered: bool) -> dict[str, Column]:
+def _compute_place(rows: DataFrame, *, is_ordered: bool) -> dict[str, Column]:
     """Return the slice of unmatched rows, and their place among the emissions of the event that emits them."""
-    emitting_row, own_order, timer = row_position(), F.col("order_in_event"), _timer(rows)
+    emitting_row, own_order, timer = row_position(), F.col("order_in_event"), _get_timer(rows)
     order = order_of_lookup(F.array(timer), own_order, is_removed=True)
     is_cached = F.col("cleanup_time").isNotNull()
     order = F.when(is_cached, order).otherwise(F.concat(own_order, F.array(F.lit(AFTER_LOOKUP))))

@@ -20,16 +20,16 @@ from typing_extensions import override
 
 from tidemark.config.sides import SIDES
 from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason, row_position
-from tidemark.joins.datastream_interval import join_by_interval
+from tidemark.joins.binned_join import join_by_interval
 from tidemark.joins.emission_order import to_emission_order
 from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.match_tracking import (
     ARRIVAL_ORDER,
     compute_match_hash,
-    filter_matches,
     find_first_matches,
     is_padded,
+    select_pairs,
     to_emissions,
     with_first_match,
 )
@@ -139,8 +139,9 @@ class ProcessingTimeJoin(Join):
             rules.upper,
             _LABELS,
             rules.is_within(*times) & earlier_is_cached & (later_slice >= first_slice),
+            sql_condition=self.condition,
         )
-        return filter_matches(pairs.withColumn("slice", later_slice), self.condition, is_tracked=True)
+        return select_pairs(pairs.withColumn("slice", later_slice), is_tracked=True)
 
     def _with_removal_slice(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
         """Set `removal_slice`: the slice in which a timer or a lookup removes a row; null if it remains cached.
