@@ -24,7 +24,7 @@ from tidemark.formatting import ToDict, format_count, to_single_line
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.maintenance.recovery_horizon import find_oldest_readable_versions
-from tidemark.planning.deleted_inputs import describe_deleted_inputs
+from tidemark.planning.deleted_inputs import find_deleted_inputs
 from tidemark.quality.pending_rejections import list_pending_rejections
 from tidemark.timegrid.slices import Grid
 
@@ -65,7 +65,7 @@ def status(pipelines: PipelinesArgument, candidate: CandidateOption = None) -> N
         replace(
             summarize_status(pipeline, root),
             oldest_versions=find_oldest_readable_versions(pipeline, root),
-            deleted_inputs=describe_deleted_inputs(pipeline, root),
+            deleted_inputs=find_deleted_inputs(pipeline, root),
         )
         for pipeline in loaded
     ]
