@@ -52,7 +52,7 @@ class PipelineSummary(ToDict):
     problem: str | None = None
     """Message of the error, if the file or the ledger is not valid or cannot be read."""
     conflicts: list[str] = field(default_factory=list)
-    """Settings that must differ from those of another file in the folder, with that file."""
+    """Settings that must differ between the files of the folder, with the file that has the same value."""
 
 
 def status(pipelines: PipelinesArgument, candidate: CandidateOption = None) -> None:
@@ -140,7 +140,7 @@ def _render(summaries: list[PipelineSummary]) -> RenderableType:
         table.add_row(*_describe(summary))
     problems = (Text(f"{summary.pipeline}: {summary.problem}") for summary in summaries if summary.problem)
     conflicts = (
-        Text(f"warning: {summary.file}: {', '.join(summary.conflicts)}. Change one of the files.", "yellow")
+        Text(f"warning: {summary.file}: has {' and '.join(summary.conflicts)}. Change one of the files.", "yellow")
         for summary in summaries
         if summary.conflicts
     )

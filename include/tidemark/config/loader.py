@@ -77,11 +77,20 @@ def find_conflicts(pipeline: Pipeline, file: str, owners: Owners) -> list[str]:
     Args:
         pipeline: The pipeline of a file.
         file: Name of the file.
-        owners: Name of the first file with a value of a setting, by both. The values of this file are added.
+        owners: First file that has each value, by setting and value; the values of this file are added.
+
+    Returns:
+        Texts such as `the same name and output as orders.yaml`, one for each other file.
     """
     values = {"name": pipeline.name, "output": normpath(pipeline.output)}
-    shared = {setting: owners.setdefault((setting, value), file) for setting, value in values.items()}
-    return [f"{setting} is that of {owner}" for setting, owner in shared.items() if owner != file]
+    settings_by_owner = dict[str, list[str]]()
+    for setting, value in values.items():
+        settings_by_owner.setdefault(owners.setdefault((setting, value), file), []).append(setting)
+    return [
+        f"the same {' and '.join(settings)} as {owner}"
+        for owner, settings in settings_by_owner.items()
+        if owner != file
+    ]
 
 
 def load_reference(name_or_path: str | Path) -> Pipeline | None:
