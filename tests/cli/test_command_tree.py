@@ -148,15 +148,14 @@ def test_list_warns_of_files_with_equal_names_or_outputs(lake, capsys):
     conflicts = {summary["file"]: summary["conflicts"] for summary in json.loads(capsys.readouterr().out)}
     assert conflicts == {
         "orders.yaml": [],
-        "orders_by_day.yaml": ["name is that of orders.yaml", "output is that of orders.yaml"],
-        "refunds.yaml": ["output is that of orders.yaml"],
+        "orders_by_day.yaml": ["the same name and output as orders.yaml"],
+        "refunds.yaml": ["the same output as orders.yaml"],
         "wrong.yaml": [],
     }
 
     assert main(["list"]) == 0
     assert (
-        "warning: orders_by_day.yaml: name is that of orders.yaml, output is that of orders.yaml. "
-        "Change one of the files."
+        "warning: orders_by_day.yaml: has the same name and output as orders.yaml. Change one of the files."
     ) in capsys.readouterr().out
 
 
@@ -171,8 +170,28 @@ def test_validate_refuses_files_with_the_same_name_or_output(lake, tmp_path, cap
     assert main(["validate", *map(str, (orders, same_name, same_output))]) == 2
 
     errors = " ".join(capsys.readouterr().err.split())
-    assert f"{same_name}: name is that of {orders}. Give each file" in errors
-    assert f"{same_output}: output is that of {orders}. Give each file" in errors
+    assert f"{same_name}: has the same name as {orders}. Give each file" in errors
+    assert f"{same_output}: has the same output as {orders}. Give each file" in errors
+
+
+def test_validate_checks_a_file_once_that_is_named_in_several_ways(lake, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path / "pipelines")
+
+    assert main(["validate", "orders", "./orders.yaml", str(tmp_path / "pipelines" / "orders.yaml")]) == 0
+
+    assert capsys.readouterr().out.count("valid") == 1
+
+
+def test_validate_names_each_file_with_the_same_name_or_output(lake, tmp_path, capsys):
+    orders = tmp_path / "pipelines" / "orders.yaml"
+    files = [orders, tmp_path / "b.yaml", tmp_path / "c.yaml"]
+    files[1].write_text(orders.read_text().replace("name: orders", "name: b"))
+    files[2].write_text(orders.read_text().rstrip() + "\n        output: b\n")
+
+    assert main(["validate", *map(str, files)]) == 2
+
+    errors = " ".join(capsys.readouterr().err.split())
+    assert f"{files[2]}: has the same name as {orders} and the same output as {files[1]}. Give each file" in errors
 
 
 def test_validate_needs_no_lake_and_names_invalid_fields(lake, capsys):

@@ -36,6 +36,7 @@ from tidemark.integrity.check import IntegrityIssue, IntegrityReport
 from tidemark.ledger.emission_diff import EmissionChange
 from tidemark.maintenance.recovery_horizon import RecoveryHorizon
 from tidemark.maintenance.vacuum import VacuumResult
+from tidemark.planning.deleted_inputs import DeletedInputs
 from tidemark.quality.quarantine import QuarantinedGroup
 from tidemark.timegrid.slices import Grid
 from tidemark.versions.candidates import CandidateVersion
@@ -137,6 +138,17 @@ def test_render_status_names_late_rows_that_were_processed():
     output = print_at(80, render_status(replace(status, left=left)))
 
     assert re.search(r"left late +│ +0 │\n│ +│ +7 late_but_processed │", output)
+
+
+@pytest.mark.parametrize(("stops_next_run", "color"), [(True, 31), (False, 33)])
+def test_render_status_shows_deleted_inputs_in_red_if_the_next_run_stops(stops_next_run, color):
+    status = replace(create_status("orders"), deleted_inputs=DeletedInputs("rows are gone", stops_next_run))
+    console = Console(force_terminal=True, color_system="standard", width=80)
+
+    with console.capture() as capture:
+        console.print(render_status(status))
+
+    assert f"\x1b[{color}morders: rows are gone\x1b[0m" in capture.get()
 
 
 def test_render_status_says_that_filtered_rows_are_not_read():

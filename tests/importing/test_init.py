@@ -418,16 +418,17 @@ def test_folder_without_log_is_refused(lake, refuse, usual_tables):
     (lake / "files" / "a.parquet").write_bytes(b"PAR1")
 
     (lake / "days" / "day=1").mkdir(parents=True)
-    for file in (lake / "days" / "day=1" / "a.CSV", lake / "rows.csv", lake / "rows"):
+    for file in (lake / "days" / "day=1" / "a.CSV", lake / "rows.csv", lake / "rows.orc", lake / "rows"):
         file.touch()
 
     for name, kind in {
-        "files": "folder of Parquet files",
-        "days": "folder of CSV files",
-        "rows.csv": "CSV file",
+        "files": "a folder of Parquet files",
+        "days": "a folder of CSV files",
+        "rows.csv": "a CSV file",
+        "rows.orc": "an ORC file",
     }.items():
         guide = "Write a table from it as in docs/init.md#tables-of-csv-or-parquet-files"
-        assert f"{name} at {lake / name} is a {kind}, not a Delta table. {guide}" in refuse(name, "right", *BOUNDS)
+        assert f"{name} at {lake / name} is {kind}, not a Delta table. {guide}" in refuse(name, "right", *BOUNDS)
     assert "rows is a file, not a Delta table" in refuse("rows", "right", *BOUNDS)
     assert "there is no Delta table none at" in refuse("left", "none", *BOUNDS)
 

@@ -9,7 +9,7 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
-from tidemark.planning.deleted_inputs import describe_deleted_inputs
+from tidemark.planning.deleted_inputs import find_deleted_inputs
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.tables.run_files import run_of
@@ -190,7 +190,7 @@ def test_input_with_deleted_rows_requires_reprocess(
     for request in ({"end": at(5)}, {"reprocess": True, "start": at(4)}):
         with pytest.raises(InputError, match=message):
             plan_and_run(settings, **request)
-    assert "were deleted or changed since they were read" in describe_deleted_inputs(settings, str(lake))
+    assert "files of an input were rewritten" in find_deleted_inputs(settings, str(lake)).description
 
     by_default = create_plan(spark, settings, str(lake), Request(reprocess=True))
     plan, results = plan_and_run(settings, reprocess=True, outdated=True)

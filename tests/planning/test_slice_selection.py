@@ -81,7 +81,7 @@ def test_run_without_new_slice_refuses_deleted_rows_by_policy(create_context, po
     ("deleted", "policy", "description"),
     [
         ((2,), "refuse", "the next run stops: input left: version 7 deleted or changed rows that slices from"),
-        (None, "refuse", "input rows were deleted or changed since they were read. tidemark plan "),
+        (None, "refuse", "files of an input were rewritten since slices read it. tidemark plan "),
         ((), "refuse", None),
         ((2,), "ignore", None),
     ],
@@ -95,9 +95,42 @@ def test_status_describes_deleted_inputs_by_policy(create_context, deleted, poli
     monkeypatch.setattr(deleted_inputs, "open_inputs", lambda *_: context.inputs)
     monkeypatch.setattr(Ledger, "from_pipeline", lambda *_: context.ledger)
 
-    text = deleted_inputs.describe_deleted_inputs(context.pipeline, context.lake)
+    found = deleted_inputs.find_deleted_inputs(context.pipeline, context.lake)
 
-    assert text is None if description is None else text.startswith(description)
+    if description is None:
+        assert found is None
+    else:
+        assert found.description.startswith(description)
+        assert found.stops_next_run == (deleted is not None)
+
+
+@pytest.mark.parametrize("policy", ["refuse", "reprocess", "ignore"])
+def test_status_shows_an_input_that_was_created_again(create_context, policy, monkeypatch):
+    context = create_context(policies={"on_input_delete": policy})
+    ledger = context.ledger.with_entries([replace(context.last, table_ids=("old left", "right"), versions=(1, 1))])
+    for source, table_id in zip(context.inputs, ("new left", "right"), strict=True):
+        monkeypatch.setattr(source.table, "table_id", table_id, raising=False)
+        monkeypatch.setattr(source.table, "find_table_id_at", lambda _: "new left", raising=False)
+    monkeypatch.setattr(deleted_inputs, "open_inputs", lambda *_: context.inputs)
+    monkeypatch.setattr(Ledger, "from_pipeline", lambda *_: ledger)
+
+    found = deleted_inputs.find_deleted_inputs(context.pipeline, context.lake)
+
+    assert found.description.startswith("the next run stops: input left was deleted and created again")
+    assert found.stops_next_run
+
+
+@pytest.mark.parametrize("step", ["open", "check"])
+def test_status_needs_no_access_to_the_inputs(create_context, step, monkeypatch):
+    def refuse_access(*_):
+        raise OSError("Generic S3 error: 403 Forbidden")
+
+    context = create_context()
+    monkeypatch.setattr(context.inputs[0], "changes", SimpleNamespace(find_changed_rows=refuse_access))
+    monkeypatch.setattr(deleted_inputs, "open_inputs", refuse_access if step == "open" else lambda *_: context.inputs)
+    monkeypatch.setattr(Ledger, "from_pipeline", lambda *_: context.ledger)
+
+    assert deleted_inputs.find_deleted_inputs(context.pipeline, context.lake) is None
 
 
 @pytest.mark.parametrize(

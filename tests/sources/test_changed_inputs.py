@@ -1,5 +1,6 @@
 """Read inputs whose rows, columns and types change between runs."""
 
+import re
 import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -14,6 +15,7 @@ from tidemark.delta.table import DeltaTableHandle, create_table
 from tidemark.errors import InputError, UserError
 from tidemark.execution.run import execute
 from tidemark.ledger.emission_diff import EmissionChange
+from tidemark.planning.deleted_inputs import find_deleted_inputs
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.tables.append import append_rejected_rows
@@ -245,6 +247,7 @@ def test_replaced_input_is_refused_unless_all_slices_run_again(
     for request in (Request(), Request(start=at(1, 0), reprocess=True), Request(outdated=True, reprocess=True)):
         with pytest.raises(InputError, match=REPLACEMENTS[replacement]):
             create_plan(spark, settings, str(lake), request)
+    assert re.search(REPLACEMENTS[replacement], find_deleted_inputs(settings, str(lake)).description)
 
     plan = create_plan(spark, settings, str(lake), Request(start=at(0, 0), reprocess=True))
     list(execute(spark, plan, lambda *_: None))

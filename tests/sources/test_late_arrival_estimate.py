@@ -66,6 +66,19 @@ def test_estimate_late_arriving_rows_counts_rows_of_committed_slices(tmp_path, n
     assert estimate(tmp_path, ConsumedVersions(((None, 0),), 0)) == expected
 
 
+def test_estimate_late_arriving_rows_skips_changes_of_a_version_that_the_log_no_longer_has(tmp_path):
+    append(tmp_path, 10, 20, 30)
+    append(tmp_path, 40)
+    DeltaTable(tmp_path).create_checkpoint()
+    DeltaTable(tmp_path).update({"v": "7"}, predicate="v = 20")
+    consumed = ConsumedVersions(((None, 0),), 0)
+    assert estimate(tmp_path, consumed) == 1
+
+    (tmp_path / "_delta_log" / f"{0:020}.json").unlink()
+
+    assert estimate(tmp_path, consumed) == 0
+
+
 def test_estimate_late_arriving_rows_counts_since_the_version_that_each_slice_has_read(tmp_path):
     append(tmp_path, 10)
     append(tmp_path, 70, 130)

@@ -1,10 +1,16 @@
 """Explain Spark's errors about expressions, without Spark."""
 
+import json
+import re
+from pathlib import Path
+from string import Formatter
 from types import SimpleNamespace
+from zipfile import ZipFile
 
+import pyspark
 import pytest
 
-from tidemark.spark.expression_errors import format_expression_error
+from tidemark.spark.expression_errors import DERIVED_PARAMETERS, TEXTS, format_expression_error
 
 PLAN = "SQLSTATE: 42K09; line 1 pos 0;\n'Project ['amonut]\n+- LocalRelation"
 
@@ -93,6 +99,14 @@ ERRORS = {
         ),
         {},
     ),
+    "A column with name k cannot be resolved.": (  # Spark Connect may send no parameters
+        ("UNRESOLVED_COLUMN.WITHOUT_SUGGESTION", None, "A column with name k cannot be resolved."),
+        {},
+    ),
+    "Input to coalesce should be the same type.": (
+        (f"{MISMATCH}.DATA_DIFF_TYPES", None, "Due to data type mismatch: Input to coalesce should be the same type."),
+        {},
+    ),
     "Something else is wrong.": (("SOMETHING.ELSE", None, "Something else is wrong."), {}),
 }
 
@@ -102,3 +116,23 @@ def test_error_of_an_expression_is_explained(text):
     arguments, parameters = ERRORS[text]
 
     assert format_expression_error(create_error(*arguments, **parameters)) == text
+
+
+@pytest.fixture(scope="module")
+def spark_conditions():
+    """Return the error conditions of the installed Spark."""
+    [jar] = (Path(pyspark.__file__).parent / "jars").glob("spark-common-utils_*.jar")
+    with ZipFile(jar) as archive:
+        return json.loads(archive.read("error/error-conditions.json"))
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_has_only_parameters_of_sparks_message(spark_conditions, name):
+    """Parameters of a message are those of the condition and its parent."""
+    mismatch = spark_conditions[MISMATCH]
+    conditions = [spark_conditions[name]] if name in spark_conditions else [mismatch, mismatch["subClass"][name]]
+    messages = "".join(line for condition in conditions for line in condition["message"])
+
+    names = {field for _, field, _, _ in Formatter().parse(TEXTS[name]) if field}
+
+    assert names <= DERIVED_PARAMETERS.union(re.findall("<(\\w+)>", messages))

@@ -86,8 +86,8 @@ def explain(
 ) -> None:
     """Explain what happened to an input row: arrival, lateness, matches and eviction. Read-only.
 
-    In a chain its emissions are explained too, in the pipelines that read them. Quote a text with a comma, and the text
-    'null', which is not null.
+    In a chain its emissions are explained too, in the pipelines that read them. Put quotes around a text
+    that has a comma, and around the text 'null'. Without quotes, null finds rows without a value.
 
     Example: `tidemark explain flights_weather --left "carrier=UA,flight=1545,scheduled_departure=2013-01-01T10:15Z"`
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -25,7 +26,7 @@ from tidemark.comparison.config_impact import count_changed_rows
 from tidemark.comparison.what_if import select_slices
 from tidemark.config import Pipeline, build_json_schema, load_pipeline
 from tidemark.config.diff import diff_pipelines
-from tidemark.config.loader import Owners, find_conflicts
+from tidemark.config.loader import Owners, find_conflicts, find_pipeline_file
 from tidemark.config.types import format_duration, format_instant
 from tidemark.errors import PipelineFileError, UserError
 from tidemark.formatting import to_single_line
@@ -36,7 +37,7 @@ def validate(
 ) -> None:
     """Check pipeline files without reading any table: fields, values, and what the dialect supports.
 
-    All files are checked, also that their names and outputs differ. The exit code is 2 if any is invalid.
+    All files are checked. Their names and outputs must differ. The exit code is 2 if any is invalid.
 
     `tidemark plan` also checks columns, types and expressions against the inputs.
 
@@ -44,12 +45,14 @@ def validate(
     """
     outcomes = []
     owners: Owners = {}
+    paths = set[Path]()
     for file in dict.fromkeys(files):
         try:
-            pipeline = load_pipeline(file)
-            if conflicts := find_conflicts(pipeline, file, owners):
-                remedy = "Give each file a name and an output of its own."
-                raise PipelineFileError(f"{file}: {' and '.join(conflicts)}. {remedy}")  # noqa: TRY301 - reported below
+            path = find_pipeline_file(file).resolve()
+            if path in paths:
+                continue
+            paths.add(path)
+            pipeline = _load_with_own_output(file, owners)
         except PipelineFileError as error:
             outcomes.append({"file": file, "pipeline": None, "problem": str(error)})
             report_error(error, "error", to_single_line(str(error)), error.exit_code)
@@ -61,6 +64,19 @@ def validate(
         print_json(outcomes)
     if any(outcome["problem"] for outcome in outcomes):
         raise typer.Exit(PipelineFileError.exit_code)
+
+
+def _load_with_own_output(file: str, owners: Owners) -> Pipeline:
+    """Load a pipeline file whose name and output must differ from those of earlier files.
+
+    Raises:
+        PipelineFileError: The file is invalid, or has the name or output of an earlier file.
+    """
+    pipeline = load_pipeline(file)
+    if conflicts := find_conflicts(pipeline, file, owners):
+        remedy = "Give each file a name and an output of its own."
+        raise PipelineFileError(f"{file}: has {' and '.join(conflicts)}. {remedy}")
+    return pipeline
 
 
 def _describe_pipeline(pipeline: Pipeline) -> str:

@@ -24,7 +24,7 @@ from tidemark.formatting import ToDict, format_count, to_single_line
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.maintenance.recovery_horizon import find_oldest_readable_versions
-from tidemark.planning.deleted_inputs import describe_deleted_inputs
+from tidemark.planning.deleted_inputs import find_deleted_inputs
 from tidemark.quality.pending_rejections import list_pending_rejections
 from tidemark.timegrid.slices import Grid
 
@@ -52,7 +52,7 @@ class PipelineSummary(ToDict):
     problem: str | None = None
     """Message of the error, if the file or the ledger is not valid or cannot be read."""
     conflicts: list[str] = field(default_factory=list)
-    """Settings that must differ from those of another file in the folder, with that file."""
+    """Settings that must differ between the files of the folder, with the file that has the same value."""
 
 
 def status(pipelines: PipelinesArgument, candidate: CandidateOption = None) -> None:
@@ -65,7 +65,7 @@ def status(pipelines: PipelinesArgument, candidate: CandidateOption = None) -> N
         replace(
             summarize_status(pipeline, root),
             oldest_versions=find_oldest_readable_versions(pipeline, root),
-            deleted_inputs=describe_deleted_inputs(pipeline, root),
+            deleted_inputs=find_deleted_inputs(pipeline, root),
         )
         for pipeline in loaded
     ]
@@ -140,7 +140,7 @@ def _render(summaries: list[PipelineSummary]) -> RenderableType:
         table.add_row(*_describe(summary))
     problems = (Text(f"{summary.pipeline}: {summary.problem}") for summary in summaries if summary.problem)
     conflicts = (
-        Text(f"warning: {summary.file}: {', '.join(summary.conflicts)}. Change one of the files.", "yellow")
+        Text(f"warning: {summary.file}: has {' and '.join(summary.conflicts)}. Change one of the files.", "yellow")
         for summary in summaries
         if summary.conflicts
     )

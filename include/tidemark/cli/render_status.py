@@ -15,6 +15,7 @@ from tidemark.cli.quality_warnings import render_failures
 from tidemark.cli.rich_table import create_table, create_unwrapped_line
 from tidemark.cli.status import SideStatus, Status
 from tidemark.formatting import format_count, format_span
+from tidemark.planning.deleted_inputs import DeletedInputs
 
 _Line = tuple[str, Callable[[Status], str]]
 
@@ -28,7 +29,7 @@ def render_status(*statuses: Status) -> RenderableType:
     ]
     findings += [line for status in statuses for line in _describe_rejections(status)]
     findings += [
-        Text(f"{status.pipeline}: {status.deleted_inputs}", "red") for status in statuses if status.deleted_inputs
+        _describe_deleted(status.pipeline, status.deleted_inputs) for status in statuses if status.deleted_inputs
     ]
     findings += [
         Text(
@@ -83,6 +84,10 @@ def _describe_rejections(status: Status) -> Iterator[Text]:
         )
     if status.rejections:
         yield create_unwrapped_line(f"To see why: tidemark quality show {status.cli_arguments}")
+
+
+def _describe_deleted(pipeline: str, inputs: DeletedInputs) -> Text:
+    return Text(f"{pipeline}: {inputs.description}", "red" if inputs.stops_next_run else "yellow")
 
 
 def _describe_erasure(erasure: dict[str, Any]) -> str:

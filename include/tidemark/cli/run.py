@@ -67,7 +67,7 @@ ReprocessFromOption = Annotated[
     typer.Option(
         "--from",
         metavar="T",
-        help="Start of the first slice to recompute. [default: each slice with changed inputs or late rows]",
+        help="Start of the first slice to recompute. [default: each slice with changed inputs or late-arriving rows]",
     ),
 ]
 ReprocessToOption = Annotated[

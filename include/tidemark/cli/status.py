@@ -21,6 +21,7 @@ from tidemark.formatting import ToDict
 from tidemark.ledger.adoption import find_adoption
 from tidemark.ledger.erasure_records import list_erasures
 from tidemark.ledger.ledger import Ledger
+from tidemark.planning.deleted_inputs import DeletedInputs
 from tidemark.quality.pending_rejections import PendingRejection, list_pending_rejections
 from tidemark.quality.results_table import read_results
 from tidemark.quality.waivers import list_pending_waivers
@@ -94,8 +95,8 @@ class Status(ToDict):
     """`version`, `files` and `bytes` of the ledger and of each table that follows it."""
     oldest_versions: dict[str, int] = field(default_factory=dict)
     """Oldest readable version of each table, if requested."""
-    deleted_inputs: str | None = None
-    """Why the next run refuses deleted input rows; None if it does not, or if it was not requested."""
+    deleted_inputs: DeletedInputs | None = None
+    """Input rows that were deleted or changed after slices read them; None without any, or if not requested."""
     erasures: list[dict[str, Any]] = field(default_factory=list)
     """Erasures, oldest first."""
     adopted: dict[str, Any] | None = None

@@ -231,7 +231,7 @@ def _count_explainable() -> Column:
 
 def _group_by_job(candidates: Sequence[SettingChanges]) -> Iterator[dict[int, SettingChanges]]:
     """Group consecutive candidates that can be lanes of one job, by their number."""
-    # Lanes have the windows of the first one.
+    # Lanes of a job have one dialect, one class of lane (restarts) and one window assigner.
     separate = ("dialect", "restarts", WINDOW_OFFSET)
     for _, group in groupby(enumerate(candidates), key=lambda item: [item[1].get(name) for name in separate]):
         yield dict(group)

@@ -18,7 +18,7 @@ from tidemark.config.pipeline import Pipeline
 from tidemark.config.safe_yaml import read_yaml
 from tidemark.config.sides import SIDES
 from tidemark.config.validation_errors import explain_validation_error
-from tidemark.errors import PipelineFileError, suggest_name
+from tidemark.errors import PipelineFileError, prefix_errors, suggest_name
 from tidemark.formatting import to_single_line
 
 Owners = dict[tuple[str, str], str]
@@ -67,7 +67,8 @@ def load_pipeline(name_or_path: str | Path, relative_to: Path | None = None) -> 
     resolved, location = _resolve_shared_inputs(_with_suite(content, path), path)
     resolved = _resolve_pipeline_inputs(resolved, path)
     _check_placeholders(resolved, location)
-    pipeline = _validate(resolved, location)
+    with prefix_errors(location):
+        pipeline = _validate(resolved)
     return pipeline.with_command_argument(_shorten_path(path))
 
 
@@ -77,11 +78,20 @@ def find_conflicts(pipeline: Pipeline, file: str, owners: Owners) -> list[str]:
     Args:
         pipeline: The pipeline of a file.
         file: Name of the file.
-        owners: Name of the first file with a value of a setting, by both. The values of this file are added.
+        owners: First file that has each value, by setting and value; the values of this file are added.
+
+    Returns:
+        Texts such as `the same name and output as orders.yaml`, one for each other file.
     """
     values = {"name": pipeline.name, "output": normpath(pipeline.output)}
-    shared = {setting: owners.setdefault((setting, value), file) for setting, value in values.items()}
-    return [f"{setting} is that of {owner}" for setting, owner in shared.items() if owner != file]
+    settings_by_owner = dict[str, list[str]]()
+    for setting, value in values.items():
+        settings_by_owner.setdefault(owners.setdefault((setting, value), file), []).append(setting)
+    return [
+        f"the same {' and '.join(settings)} as {owner}"
+        for owner, settings in settings_by_owner.items()
+        if owner != file
+    ]
 
 
 def load_reference(name_or_path: str | Path) -> Pipeline | None:
@@ -121,20 +131,24 @@ def with_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipeline
         else:
             part[last] = value
     try:
-        changed = Pipeline.model_validate(content)
-    except ValidationError as error:
-        text = explain_validation_error(error, Pipeline)
-        is_named = any(f"{name}: " in text for name in overrides)
-        raise PipelineFileError(text if is_named else f"{', '.join(overrides)}: {text}") from None
+        changed = _validate(content)
+    except PipelineFileError as error:
+        if any(f"{name}: " in str(error) for name in overrides):
+            raise
+        raise PipelineFileError(f"{', '.join(overrides)}: {error}") from None
     return changed.with_command_argument(pipeline.command_argument)
 
 
-def _validate(content: dict[str, Any], location: str) -> Pipeline:
-    """Validate content of a pipeline file; errors begin with `location`."""
+def _validate(content: dict[str, Any]) -> Pipeline:
+    """Validate content of a pipeline file.
+
+    Raises:
+        PipelineFileError: The settings are invalid.
+    """
     try:
         return Pipeline.model_validate(content)
     except ValidationError as error:
-        raise PipelineFileError(f"{location}: {explain_validation_error(error, Pipeline)}") from None
+        raise PipelineFileError(explain_validation_error(error, Pipeline)) from None
 
 
 def _check_placeholders(content: dict[str, Any], location: str) -> None:

@@ -79,7 +79,9 @@ def delete_file(folder: str, path: str) -> None:
 def find_unwritable_folder(folder: str) -> str | None:
     """Return a folder, or the nearest existing parent of a new folder, if this user cannot write files to it.
 
-    Object stores are not asked: a write for each run would be a request that only the first run needs.
+    Returns:
+        None if it can be written, and for object stores, which the first run checks by a write
+        (`probe_conditional_put`).
     """
     if is_uri(folder):
         return None

@@ -32,7 +32,8 @@ def _find_other_files(path: str) -> str | None:
     if is_uri(path):
         return None
     if Path(path).is_file():
-        return f"a {_FORMATS.get(Path(path).suffix.lower(), '')} file".replace("  ", " ")
+        kind = _FORMATS.get(Path(path).suffix.lower())
+        return f"{'an' if kind == 'ORC' else 'a'} {kind} file" if kind else "a file"
     for _, (_, _, files) in zip(range(_MAX_FOLDERS), os.walk(path), strict=False):
         for file in files:
             if (kind := _FORMATS.get(Path(file).suffix.lower())) is not None:

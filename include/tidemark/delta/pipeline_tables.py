@@ -70,11 +70,16 @@ class PipelineTables:
         """
         tables = (self.emissions, self.output_stream, self.late, self.checkpoint, self.ledger, self.quality)
         for folder in (self.root, *(f"{table}{subfolder}" for table in tables for subfolder in ("", "/_delta_log"))):
-            if (unwritable := find_unwritable_folder(folder)) is not None:
-                raise ForbiddenPathError(
-                    f"tables cannot be written to {self.root}: this user has no permission to write to {unwritable}, "
-                    "or it is no folder. Change its permissions, or name another folder with `output` or --lake."
-                )
+            if (unwritable := find_unwritable_folder(folder)) is None:
+                continue
+            reason = (
+                f"this user has no permission to write to {unwritable}. Change its permissions"
+                if Path(unwritable).is_dir()
+                else f"{unwritable} is not a folder. Move it"
+            )
+            raise ForbiddenPathError(
+                f"tables cannot be written to {self.root}: {reason}, or name another folder with `output` or --lake."
+            )
 
     @property
     def emissions(self) -> str:

@@ -166,7 +166,7 @@ class Plan:
 
     @property
     def unread_slices(self) -> tuple[int, ...]:
-        """Slices with unread changes of input rows that this plan does not rerun."""
+        """Slices whose input rows have arrived or changed since, and that this plan does not rerun."""
         return tuple(
             number
             for number in self.slices_to_reprocess or ()
@@ -175,7 +175,10 @@ class Plan:
 
     @property
     def proposed_command(self) -> str | None:
-        """Command that would read the unread changes of other slices; None without any."""
+        """Command that reruns slices whose input rows have arrived or changed since, and that this plan does not rerun.
+
+        None without such slices.
+        """
         return format_reprocess_command(self.pipeline) if self.unread_slices else None
 
     @property

@@ -62,7 +62,7 @@ def _select_for_run(context: PlanningContext) -> SliceSelection:
 
 
 def _select_for_reprocess(context: PlanningContext) -> SliceSelection:
-    """Select the committed slices of the requested range, or without a range those with unread changes of inputs."""
+    """Select the committed slices of the requested range, or those whose input rows have arrived or changed since."""
     request, grid, last = context.request, context.grid, context.last
     if last is None:
         command = f"tidemark run {format_cli_arguments(context.pipeline)}"

@@ -199,22 +199,31 @@ class ChangeDetector:
     def estimate_late_arriving_rows(self, grid: Grid, first: int, consumed: ConsumedVersions) -> float:
         """Estimate how many rows `read_late_arriving_rows` yields, by files' statistics, without a Spark query.
 
-        Rewritten rows count by how many more there are than before. Rows without a usable clock do not count.
+        Rewritten rows count by how many more there are than before. Rows without a usable clock do not count, nor does
+        a version whose lost rows are unknown.
         """
         total = 0.0
         for version, spans in self._list_consumed_spans(grid, first, consumed).items():
             changes = self._read_changes(version)
-            written = (self._count_rows(at, names, grid, spans) for at, names in changes.list_new_files().items())
             lost = self._count_rows(version, changes.list_lost_files(), grid, spans)
-            total += max(0.0, sum(written) - lost)
+            if lost is None:
+                continue  # the log may no longer have the version, so all rows of a rewritten file would seem new
+            written = (self._count_rows(at, names, grid, spans) for at, names in changes.list_new_files().items())
+            total += max(0.0, sum(count or 0.0 for count in written) - lost)
         return total
 
-    def _count_rows(self, version: int, names: Collection[str], grid: Grid, spans: Sequence[_Span]) -> float:
-        """Estimate the rows of files at a version in slices start <= n < stop, each file's spread over its slices."""
-        files = self._read_statistics(version).files if names else None
+    def _count_rows(self, version: int, names: Collection[str], grid: Grid, spans: Sequence[_Span]) -> float | None:
+        """Estimate the rows of files at a version in slices start <= n < stop, each file's spread over its slices.
+
+        Returns:
+            None if the files' clocks at this version are unknown.
+        """
+        files = self._read_statistics(version).files if names else ()
+        if files is None:
+            return None
         return sum(
             file.rows_with_time * file.share_in_slices(grid, spans)
-            for file in files or ()
+            for file in files
             if get_file_name(file.path) in names
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 
 from pyspark.errors import PySparkException
@@ -11,7 +12,9 @@ from pyspark.errors import PySparkException
 _CONDITION = re.compile(r"\s*\[[A-Z0-9_.]+\]\s*")
 _QUOTED = re.compile(r'"([^"]+)"')
 _POSITION = re.compile(r"\(line (\d+), pos (\d+)\)")
-_TEXTS = {
+DERIVED_PARAMETERS = frozenset({"expression", "suggestion", "position"})
+"""Names in the texts that are derived from a message and its parameters."""
+TEXTS = {
     "UNRESOLVED_COLUMN": "there is no column {objectName}. {suggestion}",
     "FIELD_NOT_FOUND": "the struct has no field {fieldName}. {suggestion}",
     "WRONG_NUM_ARGS": "{functionName}() takes {expectedNum} arguments, not {actualNum}. Correct the call.",
@@ -36,21 +39,23 @@ _TEXTS = {
     "NON_FOLDABLE_INPUT": "{expression}: {inputName} must be a constant, not {inputExpr}. Write the value itself.",
 }
 """Text by Spark's error condition; of mismatched types, by the condition's second part. Names in braces are parameters
-of Spark's message, besides `expression`, `suggestion` and `position`."""
+of Spark's message, or derived."""
 
 
 def format_expression_error(error: PySparkException) -> str:
     """Return the message about an invalid expression, with the remedy, in one line.
 
-    Errors without a text of their own have Spark's message, without error class and query plan.
+    Errors without a text of their own, or without its parameters, have Spark's message, without error class and query
+    plan.
     """
     kind, _, detail = str(error.getCondition()).partition(".")
     is_mismatch = kind == "DATATYPE_MISMATCH"
-    text = _TEXTS.get(detail if is_mismatch else kind)
+    text = TEXTS.get(detail if is_mismatch else kind)
     message = _CONDITION.sub("", str(error).split("SQLSTATE")[0].split("== SQL")[0], count=1)
     if text is not None:
-        message = text.format_map(_collect_parameters(error))
-    elif is_mismatch:
+        with suppress(KeyError):  # a server of Spark Connect may send a message without parameters
+            return " ".join(text.format_map(_collect_parameters(error)).split())
+    if is_mismatch:
         message = message.rpartition("data type mismatch: ")[2]
     return " ".join(message.split())
 
@@ -67,9 +72,11 @@ def _collect_parameters(error: PySparkException) -> dict[str, str]:
         "expression": fragment or raw.get("sqlExpr", "the expression"),
         "suggestion": _suggest(name, similar.split(", ") if similar else ()),
         "position": _format_position(str(error)),
-        "expectedNum": raw.get("expectedNum", "").strip("[]").replace(", ", " or "),
-        "dataType": " and ".join(_QUOTED.findall(quoted.get("dataType", ""))),
     }
+    if "expectedNum" in raw:
+        derived["expectedNum"] = raw["expectedNum"].strip("[]").replace(", ", " or ")
+    if "dataType" in raw:
+        derived["dataType"] = " and ".join(_QUOTED.findall(quoted["dataType"]))
     return raw | derived
 
 
