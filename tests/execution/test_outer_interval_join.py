@@ -76,4 +76,4 @@ def test_condition_that_fails_on_a_row_is_named_as_in_the_file(run_join):
         run_join([row(10, 1, 1)], [row(20, 1, 0)], DEFAULT_LIMITS, type="left", condition=condition)
 
     message = find_row_error(failure.value)
-    assert message == "`left.n` / `right.s`.column_0 fails on a row: DIVIDE_BY_ZERO"
+    assert message == "left_n / right_s.column_0 fails on a row: DIVIDE_BY_ZERO"

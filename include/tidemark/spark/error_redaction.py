@@ -9,6 +9,8 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException, QueryContextType
 
+from tidemark.spark.struct_columns import restore_pair_columns
+
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*\]")
 _SQL_STATES_OF_ROWS = ("22", "23", "P0")
 """Classes of SQLSTATE: data exceptions, constraints, and errors that an expression raises."""
@@ -46,7 +48,7 @@ def find_row_error(error: Exception) -> str | None:
         return None
     condition = error.getCondition()
     expressions = [
-        context.fragment()
+        restore_pair_columns(context.fragment())
         for context in error.getQueryContext() or []
         if context.contextType() == QueryContextType.SQL and context.fragment()
     ]
