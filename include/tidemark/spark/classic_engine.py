@@ -28,6 +28,7 @@ class ClassicEngine:
 
     can_share_session: ClassVar[bool] = True
     observes_checkpoints: ClassVar[bool] = True
+    supports_deep_plans: ClassVar[bool] = True
 
     def get_execution_memory(self) -> int:
         """Return the sum over the registered executors, in bytes."""

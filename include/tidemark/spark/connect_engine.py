@@ -52,6 +52,7 @@ class ConnectEngine:
 
     can_share_session: ClassVar[bool] = False
     observes_checkpoints: ClassVar[bool] = False
+    supports_deep_plans: ClassVar[bool] = False
 
     def get_execution_memory(self) -> int:
         """Compute it from the memory and core settings of the server."""

@@ -83,6 +83,9 @@ class Engine(Protocol):
     observes_checkpoints: ClassVar[bool]
     """True if an `Observation` receives the values of rows that `localCheckpoint` computes."""
 
+    supports_deep_plans: ClassVar[bool]
+    """True if plans may have any depth. With Spark Connect, protobuf ends the process when it frees very deep ones."""
+
     def get_execution_memory(self) -> int:
         """Return the bytes that all executors share between execution and storage."""
 

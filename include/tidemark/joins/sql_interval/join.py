@@ -88,6 +88,7 @@ from tidemark.joins.sql_interval.padding import emit_outer_join, list_padding_la
 from tidemark.joins.sql_interval.timer_selection import find_overdue_rows
 from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.engine import get_engine
 from tidemark.spark.materialization import materialize, materialize_and_count
 from tidemark.timegrid.time_columns import as_json
 from tidemark.watermarks.job_watermarks import JobWatermarks
@@ -268,6 +269,9 @@ class SqlIntervalJoin(Join):
         all_rows, pairable, tracked = (
             with_match_state(part, self.condition, first_slice) for part in (all_rows, rows, tracked)
         )
+        if self._padded_sides and not get_engine(rows.sparkSession).supports_deep_plans:
+            all_rows = pairable = materialize(all_rows)
+            tracked = materialize(tracked)
         late = tracked.where(is_late_or_uncached(first_slice))
         return _LabelledRows(all_rows, pairable, late, tracked, None, late_pairs, overdue_rows), cleanups
 
