@@ -60,7 +60,7 @@ def join_by_interval(
     # Null keys match nothing.
     can_match = ~has_null_key(rows)
     rows = rows.where(can_match if unmatched == "drop" else can_match | (F.col("side") == single_side))
-    flat = {side: flatten_side(rows, side, keys, labels) for side in SIDES}
+    flat = {side: _flatten_side(rows, side, keys, labels) for side in SIDES}
     sides, structs = {side: flat[side][0] for side in SIDES}, {side: flat[side][1] for side in SIDES}
     own, single_time = F.col(f"{repeated_side}_event_time"), F.col(f"{single_side}_event_time")
     nearest, farthest = (own + lower, own + upper) if repeated_side == "left" else (own - upper, own - lower)
@@ -90,7 +90,7 @@ def join_by_interval(
     return joined.select(*columns, *keys, *structs.values())
 
 
-def flatten_side(rows: DataFrame, side: str, keys: list[str], labels: tuple[str, ...]) -> tuple[DataFrame, Column]:
+def _flatten_side(rows: DataFrame, side: str, keys: list[str], labels: tuple[str, ...]) -> tuple[DataFrame, Column]:
     """Select one side's rows with flat columns.
 
     Returns:

@@ -269,6 +269,7 @@ class SqlIntervalJoin(Join):
         all_rows, pairable, tracked = (
             with_match_state(part, self.condition, first_slice) for part in (all_rows, rows, tracked)
         )
+        # An outer join has the deepest plans: its rows are annotated, joined and then annotated again.
         if self._padded_sides and not get_engine(rows.sparkSession).supports_deep_plans:
             all_rows = pairable = materialize(all_rows)
             tracked = materialize(tracked)
@@ -341,13 +342,13 @@ class SqlIntervalJoin(Join):
             pairs = self._pair_on_time_rows(rows.pairable, first_slice)
             joined = joined.unionByName(to_emissions(select(pairs, is_tracked=False), F.lit("matched")))
         # Late rows have an outcome besides `cached` only if they are not cached, and few pairs have such rows.
-        late_matches = broadcast_if_small(*materialize_and_count(find_first_matches(outcome_pairs, SIDES)))
+        outcome_matches = broadcast_if_small(*materialize_and_count(find_first_matches(outcome_pairs, SIDES)))
         rejected = add_late_reason(job_rows.late_candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
         columns = [*job_rows.late_candidates.columns, "reason", "window_start", "window_end"]
         rejected = rejected.select(*columns, F.lit(None).cast("string").alias("outcome"))
         return JoinResult(
             joined=joined,
-            late=self._select_late(with_first_match(tracked, late_matches), job_rows).unionByName(rejected),
+            late=self._select_late(with_first_match(tracked, outcome_matches), job_rows).unionByName(rejected),
             buffered=self._drop_needless_matches(
                 buffered if rows.untracked is None else buffered.unionByName(rows.untracked.select(*buffered.columns))
             ),

@@ -16,7 +16,7 @@ from tidemark.joins.sql_interval.match_tracking import is_padded, to_emissions
 from tidemark.joins.window_output import JoinType
 from tidemark.spark.dataframe_utils import with_columns
 
-PADDING_LABELS = (
+_LABELS = (
     "slice",
     "clock",
     "tiebreak",
@@ -30,7 +30,7 @@ PADDING_LABELS = (
 
 def list_padding_labels(rows: DataFrame) -> tuple[str, ...]:
     """List the labels of rows that `pad_rows` and `emit_outer_join` read."""
-    return (*PADDING_LABELS, *(["removing_lookup"] if "removing_lookup" in rows.columns else []))
+    return (*_LABELS, *(["removing_lookup"] if "removing_lookup" in rows.columns else []))
 
 
 def pad_rows(rows: DataFrame, join_type: JoinType, *, is_ordered: bool) -> DataFrame:
@@ -78,7 +78,7 @@ def emit_outer_join(rows: DataFrame, side: SideName, join_type: JoinType, pair_o
 
 def with_own_labels(rows: DataFrame, side: SideName) -> DataFrame:
     """Add the labels of one side of joined rows without its prefix, and `side`."""
-    labels = [name for name in (*PADDING_LABELS, "removing_lookup", "event_time") if f"{side}_{name}" in rows.columns]
+    labels = [name for name in (*_LABELS, "removing_lookup", "event_time") if f"{side}_{name}" in rows.columns]
     columns = {name: F.col(f"{side}_{name}") for name in labels}
     return rows.transform(with_columns, {**columns, "side": F.lit(side)})
 
