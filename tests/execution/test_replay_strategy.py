@@ -11,7 +11,7 @@ from tidemark.watermarks.idle_or_partitioned_lane import IdleOrPartitionedLane
 from tidemark.watermarks.lanes import Lane, Timeline
 from tidemark.watermarks.micro_batch_lane import MicroBatchLane
 
-LIMITS = ReplayLimits(max_cached_rows=99, max_ordered_share=0.25, max_increment_share=0.25)
+LIMITS = ReplayLimits(max_cached_rows=99, max_late_candidate_share=0.25, max_increment_share=0.25)
 SMALL_JOB = ReplayStrategy(cache_rows=True, exact_watermarks=None, late_candidates="ordered")
 LARGE_JOB = ReplayStrategy(False, None, "ordered", materialize_stateful_rows=True)
 ALL_ORDERED = ReplayStrategy(False, "ordered", "all_rows")
@@ -23,11 +23,14 @@ PLAIN, EXACT, SELECTING = (
 
 
 def create_statistics(rows, late=0, increments=0):
-    """Create three buckets: late candidates, rows that raise a watermark, and the other rows."""
-    buckets = pd.DataFrame({"bucket": range(3), "mean": [0.0, 6.0, 6.0], "left_rows": [late, increments, 0]})
-    counts = {"right_rows": 0, "left_filtered": 0, "right_filtered": [0, 0, rows - late - increments]}
-    watermarks = {"combined_after": 0, "left_before": [0, 5, 9], "left_lag": 0, "right_before": [-2, 3, 4]}
-    timeline = Timeline(pd.DataFrame({"bucket": range(3), **watermarks, "right_lag": 2}), True, {}, {})
+    """Create buckets: late candidates, rows that raise a watermark, and two of other rows."""
+    others = rows - late - increments
+    means = {"mean": [0.0, 6.0, 6.0, 0.0], "mean_lead": [0.0, 0.0, 0.0, 0.5]}
+    buckets = pd.DataFrame({"bucket": range(4), **means, "left_rows": [late, increments, 0, others // 2]})
+    counts = {"right_rows": 0, "left_filtered": 0, "right_filtered": [0, 0, others - others // 2, 0]}
+    watermarks = {"combined_before": -2, "combined_after": 0, "lead": 0, "left_before": [0, 5, 9, 9], "left_lag": 0}
+    watermarks |= {"right_before": [-2, 3, 4, 4], "right_lag": 2}
+    timeline = Timeline(pd.DataFrame({"bucket": range(4), **watermarks}), True, {}, {})
     return JobStatistics(buckets.assign(**counts), [timeline])
 
 
@@ -41,12 +44,13 @@ def choose(join, lane_class=Lane, **counts):
         (PLAIN, {"rows": 99, "late": 99}, SMALL_JOB),
         (EXACT, {"rows": 99}, ReplayStrategy(True, "ordered", "all_rows")),
         (SELECTING, {"rows": 99}, ReplayStrategy(True, "ordered", "all_rows")),
-        (PLAIN, {"late": 25, "increments": 75}, LARGE_JOB),
-        (PLAIN, {"late": 26}, replace(LARGE_JOB, late_candidates="by_position")),
+        (PLAIN, {"late": 25, "increments": 25}, LARGE_JOB),
+        (PLAIN, {"late": 25, "increments": 26}, replace(LARGE_JOB, late_candidates="looked_up")),
+        (PLAIN, {"late": 26, "increments": 26}, replace(LARGE_JOB, materialize_stateful_rows=False)),
         (EXACT, {"increments": 25, "late": 75}, ALL_BROADCAST),
         (EXACT, {"increments": 26}, ALL_ORDERED),
-        (SELECTING, {"late": 25, "increments": 75}, LARGE_JOB),
-        (SELECTING, {"late": 26}, replace(LARGE_JOB, late_candidates="by_position")),
+        (SELECTING, {"late": 25, "increments": 25}, LARGE_JOB),
+        (SELECTING, {"late": 25, "increments": 26}, replace(LARGE_JOB, late_candidates="looked_up")),
     ],
 )
 def test_choose_by_join_and_statistics(join, counts, expected):
@@ -88,13 +92,12 @@ def test_refine_by_increments_orders_rows_above_limit(increments_per_row, expect
     assert ALL_BROADCAST.refine_by_increments(increments_per_row, DEFAULT_LIMITS) == expected
 
 
-@pytest.mark.parametrize(("count", "is_broadcast"), [(500_000, True), (500_001, False)])
-def test_refine_by_late_positions_orders_candidates_above_limit(count, is_broadcast):
-    by_position = replace(LARGE_JOB, late_candidates="by_position")
-
-    refined = by_position.refine_by_late_positions(count, DEFAULT_LIMITS)
-
-    assert refined == (by_position if is_broadcast else replace(LARGE_JOB, materialize_stateful_rows=False))
+@pytest.mark.parametrize(
+    ("positions", "comparisons_per_row", "expected"),
+    [(500_000, 32, True), (500_001, 32, False), (500_000, 32.1, False)],
+)
+def test_can_look_up_at_limits(positions, comparisons_per_row, expected):
+    assert DEFAULT_LIMITS.can_look_up(positions, comparisons_per_row) == expected
 
 
 @pytest.mark.parametrize(

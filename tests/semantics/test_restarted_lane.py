@@ -42,7 +42,10 @@ def compute_statistics(rows, lane, buckets):
     table = pd.DataFrame(rows, columns=["clock", "side", "time"])
     epochs = [sum(start <= clock for start in starts) - 1 for clock in table["clock"]]
     table["bucket"] = [buckets.find_bucket(0, clock) + n for clock, n in zip(table["clock"], epochs, strict=True)]
-    newest = {f"{side}_newest": table["time"].where(table["side"] == side) for side in SIDES}
+    maxima = {"newest": table["time"], "lead": table["time"] - table["clock"] // 1000}
+    newest = {
+        f"{side}_{name}": column.where(table["side"] == side) for side in SIDES for name, column in maxima.items()
+    }
     rejected = dict.fromkeys(("left_rejected", "right_rejected"), 0)
     by_bucket = table.assign(**newest, **rejected, oldest=table["time"]).groupby("bucket", as_index=False)
     return by_bucket.agg(dict.fromkeys(newest, "max") | {"oldest": "min"} | dict.fromkeys(rejected, "sum"))
@@ -81,6 +84,7 @@ def test_restarted_lane_any_slices_and_buckets_matches_oracle(rows, restarts, wi
             number = buckets.find_bucket(0, clock) + sum(start <= clock for start in starts) - 1
             row, slice_end = table.loc[number], GRID.start_of(GRID.number_at(clock) + 1)
             assert row["combined_before"] <= min(before.values()) <= min(after.values()) <= row["combined_after"]
+            assert min(after.values()) <= max(row["combined_before"], clock // 1000 + row["lead"])
             later = [min(watermarks.values()) for later, *_, watermarks in history[at:] if later < slice_end]
             assert row["end_watermark"] == max(later), "greatest watermark from the row to the end of its slice"
         lane = RestartedLane(lane.lag, timeline.end_watermarks[job[-1]], restarts=lane.restarts)

@@ -28,12 +28,12 @@ from tidemark.planning.replay_strategy import (
     count_rows,
 )
 from tidemark.spark.materialization import materialize, materialize_and_aggregate
+from tidemark.watermarks.broadcast_positions import BroadcastPositions
 from tidemark.watermarks.buckets import Buckets
-from tidemark.watermarks.exact import with_exact_watermarks_of_selected
+from tidemark.watermarks.exact import is_late_candidate, with_exact_watermarks_of_selected
 from tidemark.watermarks.increments import WatermarkIncrements, list_combined_increments
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Lane, Timeline, join_bucket_watermarks
-from tidemark.watermarks.late_positions import LatePositions
 from tidemark.watermarks.row_status import AHEAD, is_filtered
 
 LATE_BUT_BUFFERED_REASONS = (
@@ -109,7 +109,7 @@ def replay(
     """
     carried = None if carried is None else materialize(carried)
     watermarked = _compute_watermarks(rows, lanes, join, buckets, limits)
-    watermarked = _refine_strategy(watermarked, carried, join, limits)
+    watermarked = _refine_strategy(watermarked, carried, join)
     timelines, first_slice = watermarked.statistics.timelines, buckets.slices[0]
     job_watermarks = JobWatermarks(timelines, first_slice, lanes, buckets.grid)
     job_rows, evicted_counts = _select_job_rows(watermarked, carried, join, job_watermarks)
@@ -142,7 +142,7 @@ def add_exact_watermarks(rows: DataFrame, lane: Lane, join: Join, buckets: Bucke
     Adds `watermark` (ms, long) and, except in dialect spark, `left_watermark` and `right_watermark`.
     """
     watermarked = _compute_watermarks(rows.withColumn("lane", F.lit(0)), [lane], join, buckets, DEFAULT_LIMITS)
-    on_time, late_candidates = watermarked.split(exact=True)
+    on_time, late_candidates = watermarked.select_on_time(), watermarked.select_late_candidates(watermarked.rows)
     return on_time.unionByName(late_candidates, allowMissingColumns=True)
 
 
@@ -156,10 +156,9 @@ class _WatermarkedRows:
     statistics: JobStatistics
     buckets: Buckets
     strategy: ReplayStrategy
+    limits: ReplayLimits
     is_retained: Column | None = None
     """Condition for an on-time row to outlive its slice, if retained rows are selected."""
-    late_positions: LatePositions | None = None
-    """Late positions, if late rows are found by position."""
     newest_carried: Mapping[tuple[int, str], int] = field(default_factory=dict)
     """Greatest event time of the carried rows by lane and side, if the join retains overdue rows."""
     increments: WatermarkIncrements | None = None
@@ -170,22 +169,59 @@ class _WatermarkedRows:
         """True if `where` filters some of the rows."""
         return bool(self.statistics.buckets[[f"{side}_filtered" for side in SIDES]].to_numpy().any())
 
-    def split(self, *, exact: bool) -> tuple[DataFrame, DataFrame]:
-        """Split the rows as `Lane.split` does, by increments or late positions if there are any."""
+    def select_on_time(self) -> DataFrame:
+        """Select the rows that are surely on time."""
+        return self.lane_class.split(self.rows, exact=self.strategy.late_candidates == "all_rows")[0]
+
+    def select_late_candidates(self, rows: DataFrame) -> DataFrame:
+        """Select the late candidates of `rows`, with exact watermarks.
+
+        Args:
+            rows: Rows of the job, with at least all that `is_stateful` selects.
+        """
+        exact = self.strategy.late_candidates == "all_rows"
+        candidates = self.lane_class.split(rows, exact=exact)[1]
+        if self.strategy.late_candidates == "looked_up":
+            selected = self._with_exact_watermarks(self.rows, rows.where(is_late_candidate(exact=False)), exact=False)
+            return selected.select(*candidates.columns)
         if exact and self.increments:
-            on_time, candidates = self.lane_class.split(self.rows, exact=True)
-            return on_time, self.increments.with_watermarks(self.rows).select(*candidates.columns)
-        if exact or self.late_positions is None:
-            return self.lane_class.split(self.rows, exact=exact)
-        late = self.late_positions.split_annotated(self.late_positions.annotate(self.rows))[1]
-        return self.late_positions.select_on_time(self.rows), late
+            return self.increments.with_watermarks(rows).select(*candidates.columns)
+        return candidates
+
+    @property
+    def is_stateful(self) -> Column:
+        """Condition for the rows that outputs other than the pairs need, and those that are ordered among them."""
+        assert self.is_retained is not None
+        if self.strategy.late_candidates == "looked_up":
+            return is_late_candidate(exact=False) | self.is_retained
+        return self.lane_class.is_ordered(exact=False) | self.is_retained
 
     def select_with_exact_watermarks(self, select: RowFilter, select_buckets: RowFilter) -> DataFrame:
         """Select rows, and add the exact watermarks at their arrival; see `ExactRows`."""
         rows = select_buckets(self.rows)
         if not self.lane_class.is_determined_by_position:
             return select(self.lane_class.split(rows, exact=True)[1])
-        return with_exact_watermarks_of_selected(rows, select(rows), self.lane_class.watermark_column)
+        return self._with_exact_watermarks(rows, select(rows), exact=True)
+
+    def _with_exact_watermarks(self, rows: DataFrame, selected: DataFrame, *, exact: bool) -> DataFrame:
+        """Add exact watermarks to selected rows.
+
+        Args:
+            rows: The job's rows in the buckets of the selected ones.
+            selected: Some of them.
+            exact: False if these are late candidates.
+        """
+        column = self.lane_class.watermark_column
+        if self.strategy.late_candidates == "looked_up":
+            positions = BroadcastPositions.collect(selected)
+            row_counts = self.statistics.buckets[["bucket"]].assign(
+                rows=self.statistics.buckets[COUNT_COLUMNS].sum(axis="columns")
+            )
+            comparisons_per_row = positions.count_comparisons(row_counts) / self.statistics.row_count
+            if self.limits.can_look_up(positions.count, comparisons_per_row):
+                return positions.with_exact_watermarks(rows, column, exact=exact)
+            selected = positions.rows
+        return with_exact_watermarks_of_selected(rows, selected, column, exact=exact)
 
     def list_buckets(self) -> pd.DataFrame:
         """List the watermarks and the rows of each bucket, in the columns of `ExactRows.buckets`."""
@@ -204,10 +240,11 @@ def _select_job_rows(
     """Select the rows for the join, and count by side those that are already found to leave no state."""
     strategy, evicted_counts = watermarked.strategy, Counter[str]()
     is_all_exact = strategy.late_candidates == "all_rows"
-    on_time, late_candidates = watermarked.split(exact=is_all_exact)
-    retained = on_time
+    on_time = retained = watermarked.select_on_time()
     if strategy.materialize_stateful_rows:
         retained, late_candidates, evicted_counts = _materialize_stateful_rows(watermarked)
+    else:
+        late_candidates = watermarked.select_late_candidates(watermarked.rows)
     has_late_candidates = is_all_exact or any(
         timeline.has_late_candidates for timeline in watermarked.statistics.timelines
     )
@@ -241,38 +278,24 @@ def _materialize_stateful_rows(watermarked: _WatermarkedRows) -> tuple[DataFrame
         Rows that are surely on time, late candidates, and the number of rows by side that are in neither: on time, and
         evicted at the end of their slice.
     """
-    late_positions, is_retained = watermarked.late_positions, watermarked.is_retained
-    assert is_retained is not None
-    if late_positions is None:
-        stateful = watermarked.rows.where(watermarked.lane_class.is_ordered(exact=False) | is_retained)
-    else:
-        annotated = late_positions.annotate(watermarked.rows)
-        stateful = annotated.where(late_positions.is_at_late_position() | is_retained)
+    stateful = watermarked.rows.where(watermarked.is_stateful)
     stateful, counts = materialize_and_aggregate(stateful, _count_by_side(~is_filtered()))
     buckets = watermarked.statistics.buckets
     evicted_counts = Counter[str]({side: int(buckets[f"{side}_rows"].sum()) for side in SIDES})
     evicted_counts.subtract(counts)
-    if late_positions is None:
-        return *watermarked.lane_class.split(stateful, exact=False), evicted_counts
-    return *late_positions.split_annotated(stateful), evicted_counts
+    on_time = watermarked.lane_class.split(stateful, exact=False)[0]
+    return on_time, watermarked.select_late_candidates(stateful), evicted_counts
 
 
-def _refine_strategy(
-    watermarked: _WatermarkedRows, carried: DataFrame | None, join: Join, limits: ReplayLimits
-) -> _WatermarkedRows:
+def _refine_strategy(watermarked: _WatermarkedRows, carried: DataFrame | None, join: Join) -> _WatermarkedRows:
     """Take the measurements that the chosen strategy depends on, and refine it by them. Each may read the rows."""
     rows, statistics, strategy = watermarked.rows, watermarked.statistics, watermarked.strategy
-    watermark_column = watermarked.lane_class.watermark_column
-    increments = late_positions = is_retained = None
-    newest_carried = {}
+    limits, increments, is_retained, newest_carried = watermarked.limits, None, None, {}
     if strategy.exact_watermarks == "broadcast_increments":
-        increments = WatermarkIncrements.collect(rows, watermark_column)
+        increments = WatermarkIncrements.collect(rows, watermarked.lane_class.watermark_column)
         buckets = statistics.buckets.merge(increments.counts, on="bucket")
         comparisons = int((buckets[COUNT_COLUMNS].sum(axis="columns") * buckets["increments"]).sum())
         strategy = strategy.refine_by_increments(comparisons / statistics.row_count, limits)
-    if strategy.late_candidates == "by_position":
-        late_positions = LatePositions.find(rows, watermark_column)
-        strategy = strategy.refine_by_late_positions(late_positions.count, limits)
     if strategy.selects_retained_rows:
         if join.retains_overdue_rows and carried is not None:
             newest_carried = _find_newest_carried(carried)
@@ -284,7 +307,6 @@ def _refine_strategy(
         strategy=strategy,
         is_retained=is_retained,
         newest_carried=newest_carried,
-        late_positions=late_positions if strategy.late_candidates == "by_position" else None,
         increments=increments if strategy.exact_watermarks == "broadcast_increments" else None,
     )
 
@@ -323,7 +345,7 @@ def _compute_watermarks(
         watermarked = watermarked.withColumn("bucket_number", F.col("bucket"))
     if strategy.cache_rows:
         watermarked = materialize(watermarked)
-    return _WatermarkedRows(watermarked, lane_class, statistics, timelines.buckets, strategy)
+    return _WatermarkedRows(watermarked, lane_class, statistics, timelines.buckets, strategy, limits)
 
 
 def _select_buffered(buffered: DataFrame, first_slice: int, carried_columns: Sequence[str]) -> DataFrame:

@@ -32,12 +32,12 @@ class ReplayLimits:
     max_increment_share: float = 0.25
     """Maximum share of rows that raise a watermark for broadcasting watermark increments. With more, all rows are
     ordered."""
-    max_increments_per_row: float = 32
-    """Maximum average number of broadcast watermark increments that a row is compared with."""
-    max_ordered_share: float = 0.25
-    """Maximum share of late candidates for ordering them directly. With more, only their positions are ordered."""
+    max_comparisons_per_row: float = 32
+    """Maximum average number of broadcast watermark increments, or positions, that a row is compared with."""
+    max_late_candidate_share: float = 0.25
+    """Maximum share of late candidates for materializing them with the rows that outlive their slice."""
     max_broadcast_positions: int = 500_000
-    """Maximum number of late positions that are broadcast: about 60 MB in each executor."""
+    """Maximum number of positions that are broadcast to look up the watermarks there: about 25 MB in each executor."""
     max_retained_share: float = 0.25
     """Maximum share of rows that outlive their slice for materializing the stateful rows."""
     max_repartitioned_share: float = 0.1
@@ -47,6 +47,10 @@ class ReplayLimits:
     def can_cache(self, rows: float) -> bool:
         """Return True if a job with this number of rows is small."""
         return rows <= self.max_cached_rows
+
+    def can_look_up(self, positions: int, comparisons_per_row: float) -> bool:
+        """Return True if these positions are few enough to be broadcast."""
+        return positions <= self.max_broadcast_positions and comparisons_per_row <= self.max_comparisons_per_row
 
     def describe_expected_strategy(self, rows: float) -> str:
         """Describe for users how a job will be replayed, by its estimated number of rows."""
@@ -73,14 +77,15 @@ class JobStatistics:
     def late_candidate_share(self) -> float | None:
         """Estimated share of late candidates; None without mean event times, and for micro-batches.
 
-        All rows of a bucket count if its mean event time is not later than the watermark after it.
+        All rows of a bucket count if a row with its mean event time and mean clock would be one.
         """
         if "mean" not in self.buckets:
             return None
         buckets = self._buckets_with_watermarks
         if "combined_after" not in buckets:
             return None
-        return count_rows(buckets[buckets["mean"] <= buckets["combined_after"]]) / self.row_count
+        may_be_late = (buckets["mean"] <= buckets["combined_before"]) | (buckets["mean_lead"] <= buckets["lead"])
+        return count_rows(buckets[(buckets["mean"] <= buckets["combined_after"]) & may_be_late]) / self.row_count
 
     @cached_property
     def increment_share(self) -> float:
@@ -105,9 +110,10 @@ class ReplayStrategy:
     """True if all rows are materialized; False if each output scans them."""
     exact_watermarks: Literal["ordered", "broadcast_increments"] | None
     """Method to compute the exact watermarks of all rows; None if only late candidates need them."""
-    late_candidates: Literal["all_rows", "ordered", "by_position"]
-    """Method to separate late candidates from rows on time. `all_rows`: all rows are candidates, since all have exact
-    watermarks. `by_position`: late positions are ordered without their rows, and broadcast."""
+    late_candidates: Literal["all_rows", "ordered", "looked_up"]
+    """Method to compute the exact watermarks of late candidates. `all_rows`: all rows are candidates, since all need
+    exact watermarks. `ordered`: by ordering them among the rows that raise a watermark. `looked_up`: their positions
+    are broadcast, and looked up by these rows (`watermarks.broadcast_positions`)."""
     materialize_stateful_rows: bool = False
     """True if late candidates and rows that may outlive their slice are materialized in one scan."""
     repartition_carried_rows: bool = True
@@ -126,8 +132,8 @@ class ReplayStrategy:
         | large | selects exact rows          | None             | (2)             | (3)                       |
 
         (1) `broadcast_increments` if few rows raise a watermark, else `ordered`.
-        (2) `by_position` if many rows are late candidates, else `ordered`.
-        (3) True unless many late candidates are ordered.
+        (2) `looked_up` if many rows raise a watermark and few are late candidates, else `ordered`.
+        (3) True unless many rows are late candidates.
         If a row's position does not determine its watermark (`Lane.is_determined_by_position`), (1) and (2) are
         `ordered`. Carried rows are repartitioned until `refine_by_retained_rows`.
 
@@ -142,16 +148,17 @@ class ReplayStrategy:
         strategy = cls(is_small, "ordered" if needs_exact else None, "all_rows" if needs_exact else "ordered")
         if is_small:
             return strategy
-        if needs_exact and has_positions and statistics.increment_share <= limits.max_increment_share:
+        has_many_increments = has_positions and statistics.increment_share > limits.max_increment_share
+        if needs_exact and has_positions and not has_many_increments:
             strategy = replace(strategy, exact_watermarks="broadcast_increments")
         if needs_exact:
             return strategy
         late_share = statistics.late_candidate_share
-        has_many_candidates = late_share is not None and late_share > limits.max_ordered_share
+        has_many_candidates = late_share is not None and late_share > limits.max_late_candidate_share
         return replace(
             strategy,
-            late_candidates="by_position" if has_many_candidates and has_positions else "ordered",
-            materialize_stateful_rows=has_positions or not has_many_candidates,
+            late_candidates="looked_up" if has_many_increments and not has_many_candidates else "ordered",
+            materialize_stateful_rows=not has_many_candidates,
         )
 
     @property
@@ -161,18 +168,9 @@ class ReplayStrategy:
 
     def refine_by_increments(self, increments_per_row: float, limits: ReplayLimits) -> Self:
         """Order rows if each would be compared with too many watermark increments, on average."""
-        if increments_per_row <= limits.max_increments_per_row:
+        if increments_per_row <= limits.max_comparisons_per_row:
             return self
         return replace(self, exact_watermarks="ordered")
-
-    def refine_by_late_positions(self, count: int, limits: ReplayLimits) -> Self:
-        """Order late candidates if there are too many late positions to broadcast.
-
-        The candidates are many then, so that they are not worth materializing.
-        """
-        if count <= limits.max_broadcast_positions:
-            return self
-        return replace(self, late_candidates="ordered", materialize_stateful_rows=False)
 
     def refine_by_retained_rows(self, share: float | None, limits: ReplayLimits) -> Self:
         """Materialize stateful rows only if they are few, and repartition carried rows unless they are many.

@@ -152,6 +152,11 @@ def trunc_div(value: Column, divisor: Column | int) -> Column:
     return F.call_function("div", value, F.lit(divisor) if isinstance(divisor, int) else divisor)
 
 
+def clock_ms() -> Column:
+    """Return a row's clock in ms, rounded so that a later clock never gives less."""
+    return trunc_div(F.col("clock"), 1000)
+
+
 def as_json(column: Column, dtype: T.DataType | None = None) -> Column:
     """Return JSON that differs for different values.
 

@@ -17,10 +17,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.timegrid.slices import Grid
-from tidemark.timegrid.time_columns import trunc_div
+from tidemark.timegrid.time_columns import clock_ms, trunc_div
 from tidemark.watermarks.row_status import AHEAD, is_ahead, is_filtered, is_rejected, moves_watermark
 
 EVENT_TIME = "event_time"
+MAX_LEAD = 2**61
+"""More than all event times in ms."""
 TARGET_BUCKETS = 1 << 15
 """Approximate number of buckets per job: a table of this size is cheap to collect and to broadcast."""
 
@@ -87,6 +89,15 @@ class Buckets:
         return numbers.astype(np.int64)
 
 
+def lead_of(watermark_column: str) -> Column:
+    """Return the watermark column of a row less its clock, in ms.
+
+    Recorded watermarks may be any long number. Beyond all event times, they are cut off.
+    """
+    value = F.greatest(F.least(watermark_column, F.lit(MAX_LEAD)), F.lit(-MAX_LEAD))
+    return (F.col(EVENT_TIME) if watermark_column == EVENT_TIME else value) - clock_ms()
+
+
 def compute_bucket_statistics(rows: DataFrame, watermark_column: str = EVENT_TIME) -> DataFrame:
     """Aggregate each non-empty bucket: newest, oldest and mean event time, and row counts.
 
@@ -97,13 +108,15 @@ def compute_bucket_statistics(rows: DataFrame, watermark_column: str = EVENT_TIM
     Returns:
         One row per bucket. `oldest` and `mean` do not cover the rows that `where` filters, which are counted in
         `left_filtered` and `right_filtered`. `left_rejected` and `right_rejected` count invalid rows.
+        `left_lead` and `right_lead` are the greatest values of the watermark column less the clock in ms, `mean_lead`
+        is the mean event time less the clock.
         `late_arriving_rows` counts rows that arrived after their slice was committed, `late_arriving_from` is their
         earliest slice. If the watermark is not made from event times, its maxima are `left_newest_value` and
         `right_newest_value`. If rows have the column `ahead`, `left_rows_ahead` and `right_rows_ahead` count the rows
         far ahead of their arrival. `left_ahead` and `right_ahead` are its maxima.
     """
     is_left, event_time = F.col("side") == "left", F.when(moves_watermark(), F.col("event_time"))
-    value = F.when(moves_watermark(), F.col(watermark_column))
+    value, lead = (F.when(moves_watermark(), column) for column in (F.col(watermark_column), lead_of(watermark_column)))
     values = {"left_newest_value": F.when(is_left, value), "right_newest_value": F.when(~is_left, value)}
     is_accepted, is_read = F.col("rejected").isNull(), ~is_filtered()
     sides = {"left": is_left, "right": ~is_left} if AHEAD in rows.columns else {}
@@ -114,6 +127,9 @@ def compute_bucket_statistics(rows: DataFrame, watermark_column: str = EVENT_TIM
         F.when(~is_left, event_time).alias("right_newest"),
         F.when(is_accepted, F.col("event_time")).alias("oldest"),
         F.when(is_accepted, F.col("event_time")).alias("mean"),
+        F.when(is_left, lead).alias("left_lead"),
+        F.when(~is_left, lead).alias("right_lead"),
+        F.when(is_accepted, F.col("event_time") - clock_ms()).alias("mean_lead"),
         (is_left & is_read).cast("int").alias("left_rows"),
         (~is_left & is_read).cast("int").alias("right_rows"),
         (is_left & ~is_read).cast("int").alias("left_filtered"),
@@ -132,6 +148,9 @@ def compute_bucket_statistics(rows: DataFrame, watermark_column: str = EVENT_TIM
         "right_newest": F.max,
         "oldest": F.min,
         "mean": F.avg,
+        "left_lead": F.max,
+        "right_lead": F.max,
+        "mean_lead": F.avg,
         "late_arriving_from": F.min,
     }
     aggregates |= dict.fromkeys([*values, "left_ahead", "right_ahead"], F.max)

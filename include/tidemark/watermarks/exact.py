@@ -13,12 +13,13 @@ from pyspark.sql import functions as F
 
 from tidemark.config.sides import SIDES
 from tidemark.spark.dataframe_utils import with_columns
+from tidemark.timegrid.time_columns import clock_ms
 from tidemark.watermarks.row_status import is_filtered, is_rejected, moves_watermark
 
 BUCKET_SCHEMA = """
     bucket long, left_before long, right_before long, combined_before long, combined_after long,
     has_increment boolean, needs_order boolean, left_is_aligned boolean, right_is_aligned boolean,
-    left_lag long, right_lag long, late_margin long, end_watermark long
+    left_lag long, right_lag long, late_margin long, lead long, end_watermark long
 """
 """Schema of the watermarks of buckets.
 
@@ -29,6 +30,7 @@ BUCKET_SCHEMA = """
   union (`idle_or_partitioned_lane`).
 - `left_lag`, `right_lag`: lag of the input's watermark.
 - `late_margin`: `Lane.late_margin`.
+- `lead`: where the combined watermark rises in the bucket, it is at most the clock plus the lead.
 - `end_watermark`: the combined watermark at the end of the bucket's slice.
 """
 BUCKET_COLUMNS = tuple(field.split()[0] for field in BUCKET_SCHEMA.split(","))
@@ -51,7 +53,8 @@ def is_late_candidate(*, exact: bool) -> Column:
     """Return True for rows that may be late or are rejected; with `exact` for all rows."""
     if exact:
         return F.lit(True)
-    may_be_late = F.col("event_time") <= F.col("combined_after") + F.col("late_margin")
+    highest = F.least("combined_after", F.greatest("combined_before", clock_ms() + F.col("lead")))
+    may_be_late = F.col("event_time") <= highest + F.col("late_margin")
     return ~is_filtered() & (is_rejected() | may_be_late)
 
 
@@ -79,17 +82,20 @@ def order_late_candidates(rows: DataFrame, watermark_column: str, *, exact: bool
     return with_preceding_watermarks(relevant, watermark_increments(watermark_column, exact=exact)).where(is_candidate)
 
 
-def with_exact_watermarks_of_selected(rows: DataFrame, selected: DataFrame, watermark_column: str) -> DataFrame:
+def with_exact_watermarks_of_selected(
+    rows: DataFrame, selected: DataFrame, watermark_column: str, *, exact: bool
+) -> DataFrame:
     """Add exact watermarks to selected rows, by ordering them among the rows that raise a watermark.
 
     Args:
         rows: All rows.
         selected: Some of them.
         watermark_column: Column from which the watermark is made, as `Lane.watermark_column`.
+        exact: False if all selected rows are late candidates.
     """
-    by_side = watermark_increments(watermark_column, exact=True)
+    by_side = watermark_increments(watermark_column, exact=exact)
     increments = {f"{side}_increment": column for side, column in by_side.items()}
-    advancing = rows.where(advances_watermark(watermark_column, exact=True)).select(
+    advancing = rows.where(advances_watermark(watermark_column, exact=exact)).select(
         *POSITION,
         "left_before",
         "right_before",

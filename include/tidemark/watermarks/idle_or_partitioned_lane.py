@@ -31,7 +31,8 @@ from typing_extensions import override
 
 from tidemark.config.sides import SIDES
 from tidemark.spark.dataframe_utils import with_columns
-from tidemark.watermarks.buckets import Buckets
+from tidemark.timegrid.time_columns import clock_ms
+from tidemark.watermarks.buckets import MAX_LEAD, Buckets
 from tidemark.watermarks.exact import (
     BUCKET_COLUMNS,
     BUCKET_SCHEMA,
@@ -165,7 +166,7 @@ class _CatchUp:
 
 
 def _compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
-    """Aggregate each bucket and source: newest and oldest event time, first and last clock, and row counts."""
+    """Aggregate each bucket and source: newest and oldest event time, lead, first and last clock, and row counts."""
     is_accepted = F.col("rejected").isNull()
     # A filtered row with times out of bounds has no effect at all.
     is_effective = is_accepted | (is_filtered() & F.col("event_time").isNotNull())
@@ -173,6 +174,7 @@ def _compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
     is_late_arriving = F.col("owning_slice") < F.col("slice")
     grouped = rows.groupBy("bucket", "side", "partition").agg(
         F.max(time).alias("newest"),
+        F.max(time - clock_ms()).alias("lead"),
         F.min(F.when(is_accepted, time)).alias("oldest"),
         F.min(clock).alias("first"),
         F.max(clock).alias("last"),
@@ -188,7 +190,9 @@ def _compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
             else []
         ),
     )
-    statistics: pd.DataFrame = grouped.toPandas().astype(dict.fromkeys(("newest", "oldest", "first", "last"), "Int64"))
+    statistics: pd.DataFrame = grouped.toPandas().astype(
+        dict.fromkeys(("newest", "lead", "oldest", "first", "last"), "Int64")
+    )
     partitions = statistics["partition"].astype(object)
     return statistics.assign(partition=partitions.where(partitions.notna(), _UNPARTITIONED))
 
@@ -437,5 +441,6 @@ def _process_bucket(
         "left_lag": lag["left"],
         "right_lag": lag["right"],
         "late_margin": late_margin,
+        "lead": max((rows["lead"] - rows["side"].map(lag)).dropna(), default=-MAX_LEAD),
         "sources": sources if has_increment else [],
     }

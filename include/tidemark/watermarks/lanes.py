@@ -17,7 +17,7 @@ from tidemark.config.sides import SIDES
 from tidemark.spark.struct_columns import flatten_struct
 from tidemark.spark.tables import from_pandas
 from tidemark.timegrid.slices import Grid
-from tidemark.watermarks.buckets import EVENT_TIME, Buckets, compute_bucket_statistics
+from tidemark.watermarks.buckets import EVENT_TIME, MAX_LEAD, Buckets, compute_bucket_statistics
 from tidemark.watermarks.exact import (
     BUCKET_SCHEMA,
     advances_watermark,
@@ -213,6 +213,7 @@ def _compute_timeline(statistics: pd.DataFrame, lane: Lane, buckets: Buckets) ->
             "left_lag": lane.lag.left,
             "right_lag": lane.lag.right,
             "late_margin": lane.late_margin,
+            "lead": _compute_lead(statistics, lane.lag),
         }
     )
     slice_numbers = buckets.find_slices(statistics["bucket"])
@@ -229,6 +230,13 @@ def _compute_timeline(statistics: pd.DataFrame, lane: Lane, buckets: Buckets) ->
     table["end_watermark"] = np.array([combined_at_end[number] for number in slice_numbers], dtype=np.int64)
     has_late_candidates = bool(is_candidate.any() or statistics[REJECTED_COLUMNS].any(axis=None))
     return Timeline(table, has_late_candidates, end_watermarks, combined_at_end, before_drain=before_drain)
+
+
+def _compute_lead(statistics: pd.DataFrame, lag: WatermarkLag) -> npt.NDArray[np.int64]:
+    """Return the lead of each bucket (`exact.BUCKET_SCHEMA`); the least one if no row moves its watermark."""
+    left, right = (statistics[f"{side}_lead"].fillna(-MAX_LEAD).to_numpy(dtype=np.int64) for side in SIDES)
+    leads: npt.NDArray[np.int64] = np.maximum(left - lag.left, right - lag.right)
+    return leads
 
 
 def _running_maximum(

@@ -1,4 +1,4 @@
-"""Exact watermarks from late positions and from increments, compared with an oracle."""
+"""Exact watermarks from broadcast positions and from increments, compared with an oracle."""
 
 import os
 from itertools import groupby
@@ -17,10 +17,12 @@ from tests.semantics.streams import (
 )
 from tidemark.config.sides import SIDES
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
+from tidemark.timegrid.slices import Grid
+from tidemark.watermarks.broadcast_positions import BroadcastPositions
 from tidemark.watermarks.buckets import EVENT_TIME, Buckets
+from tidemark.watermarks.exact import is_late_candidate, with_exact_watermarks_of_selected
 from tidemark.watermarks.increments import WatermarkIncrements
 from tidemark.watermarks.lanes import Lane, join_bucket_watermarks
-from tidemark.watermarks.late_positions import LatePositions
 from tidemark.watermarks.values import NO_WATERMARK, WatermarkLag
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
@@ -86,7 +88,7 @@ def collect(rows):
     return [(row["lane"], row["id"], get_watermarks(row)) for row in rows.collect()]
 
 
-def test_late_positions_random_streams_split_late_and_rejected_rows_exactly(spark, drawn):
+def test_late_candidates_random_streams_have_exact_watermarks(spark, drawn):
     lanes, buckets = create_lanes(drawn)
     rows = {(lane, row["id"]): row for lane, stream in enumerate(drawn) for row in stream["rows"]}
     expected = compute_expected(drawn)
@@ -94,26 +96,49 @@ def test_late_positions_random_streams_split_late_and_rejected_rows_exactly(spar
     with tuned_for_tiny_queries(spark):
         computed = Lane.compute_timelines(create_rows(spark, drawn, buckets), lanes, buckets)
         labelled = join_bucket_watermarks(computed.rows, computed.timelines)
-        positions = LatePositions.find(labelled, EVENT_TIME)
-        selected = positions.select_on_time(labelled)
-        annotated_on_time, annotated_late = positions.split_annotated(positions.annotate(labelled))
-        assert sorted(selected.columns) == sorted(annotated_on_time.columns) == sorted(annotated_late.columns)
-        on_time, split_on_time, late = (collect(part) for part in (selected, annotated_on_time, annotated_late))
-
-    assert sorted(on_time) == sorted(split_on_time)
+        selected, in_order = Lane.split(labelled, exact=False)
+        positions = BroadcastPositions.collect(labelled.where(is_late_candidate(exact=False)))
+        looked_up = positions.with_exact_watermarks(labelled, EVENT_TIME, exact=False)
+        among_increments = with_exact_watermarks_of_selected(labelled, positions.rows, EVENT_TIME, exact=False)
+        assert sorted(selected.columns) == sorted(looked_up.columns) == sorted(among_increments.columns)
+        on_time, *candidates = (collect(part) for part in (selected, in_order, looked_up, among_increments))
 
     unfiltered = {key for key, row in rows.items() if row["rejected"] != "filtered"}
-    assert sorted((lane, number) for lane, number, _ in (*on_time, *late)) == sorted(unfiltered)
+    assert sorted((lane, number) for lane, number, _ in (*on_time, *candidates[0])) == sorted(unfiltered)
+    assert on_time
     for *key, watermarks in on_time:
         assert watermarks[2] <= expected[*key][2] < rows[*key]["event_time"]
         assert not rows[*key]["rejected"]
-    assert late
 
-    for *key, watermarks in late:
+    assert sorted(candidates[0]) == sorted(candidates[1]) == sorted(candidates[2])
+    for *key, watermarks in candidates[0]:
         is_equal = summarize_watermarks(watermarks) == summarize_watermarks(expected[*key])
         assert rows[*key]["rejected"] or is_equal
-    late_keys = [key for key in unfiltered if rows[key]["rejected"] or rows[key]["event_time"] <= expected[key][2]]
-    assert positions.count == len({(key[0], rows[key]["clock"], rows[key]["tiebreak"]) for key in late_keys})
+
+    distinct = {(key[0], rows[*key]["clock"], rows[*key]["tiebreak"]) for *key, _ in candidates[0]}
+    assert positions.count == len(distinct)
+    comparisons = positions.count_comparisons(computed.bucket_statistics[["bucket"]].assign(rows=2))
+    assert comparisons == 2 * len(distinct)
+
+
+def test_late_candidates_in_long_buckets_are_few(spark):
+    # All rows are in one bucket, in which the watermark rises by 20 s. Only the row that is late by its clock is
+    # compared with the others.
+    clocks = [number * 1_000_000 for number in range(20)]
+    rows = [{"side": side, "clock": clock, "tiebreak": 0} for clock in clocks for side in SIDES]
+    rows = [{**row, "id": number, "event_time": row["clock"] // 1000} for number, row in enumerate(rows)]
+    rows[30]["event_time"] -= 4_001
+    drawn, buckets = [{"rows": rows}], Buckets(Grid(0, 20_000_000), range(1), 20_000_000)
+
+    with tuned_for_tiny_queries(spark):
+        computed = Lane.compute_timelines(
+            create_rows(spark, drawn, buckets), [Lane(WatermarkLag(4_000, 4_000))], buckets
+        )
+        labelled = join_bucket_watermarks(computed.rows, computed.timelines)
+        positions = BroadcastPositions.collect(labelled.where(is_late_candidate(exact=False)))
+        [late] = positions.with_exact_watermarks(labelled, EVENT_TIME, exact=False).collect()
+
+    assert (late["id"], late["watermark"]) == (30, 10_000)
 
 
 def test_watermark_increments_random_streams_give_exact_watermarks(spark, drawn):
