@@ -28,8 +28,8 @@ def create_statistics(rows, late=0, increments=0):
     means = {"mean": [0.0, 6.0, 6.0, 0.0], "mean_lead": [0.0, 0.0, 0.0, 0.5]}
     buckets = pd.DataFrame({"bucket": range(4), **means, "left_rows": [late, increments, 0, others // 2]})
     counts = {"right_rows": 0, "left_filtered": 0, "right_filtered": [0, 0, others - others // 2, 0]}
-    watermarks = {"combined_before": -2, "combined_after": 0, "lead": 0, "left_before": [0, 5, 9, 9], "left_lag": 0}
-    watermarks |= {"right_before": [-2, 3, 4, 4], "right_lag": 2}
+    watermarks = {"combined_before": -2, "combined_after": 0, "watermark_lead": 0, "has_increment": True}
+    watermarks |= {"left_before": [0, 5, 9, 9], "left_lag": 0, "right_before": [-2, 3, 4, 4], "right_lag": 2}
     timeline = Timeline(pd.DataFrame({"bucket": range(4), **watermarks}), True, {}, {})
     return JobStatistics(buckets.assign(**counts), [timeline])
 

@@ -19,7 +19,7 @@ from tidemark.config.sides import SIDES
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.broadcast_positions import BroadcastPositions
-from tidemark.watermarks.buckets import EVENT_TIME, Buckets
+from tidemark.watermarks.buckets import EVENT_TIME, NO_LEAD, Buckets, compute_bucket_statistics
 from tidemark.watermarks.exact import is_late_candidate, with_exact_watermarks_of_selected
 from tidemark.watermarks.increments import WatermarkIncrements
 from tidemark.watermarks.lanes import Lane, join_bucket_watermarks
@@ -139,6 +139,20 @@ def test_late_candidates_in_long_buckets_are_few(spark):
         [late] = positions.with_exact_watermarks(labelled, EVENT_TIME, exact=False).collect()
 
     assert (late["id"], late["watermark"]) == (30, 10_000)
+
+
+def test_bucket_statistics_rows_without_recorded_watermark_have_no_lead(spark):
+    rows = [
+        {"side": side, "clock": clock, "tiebreak": 0, "id": 0, "event_time": 9, "recorded": recorded}
+        for side, clock, recorded in [("left", 5_000, 3), ("left", 2_000, -1), ("left", 1_000, None)]
+    ]
+    buckets = Buckets(GRID, range(1), EVERY)
+
+    with tuned_for_tiny_queries(spark):
+        frame = create_rows(spark, [{"rows": rows}], buckets, "recorded long")
+        [statistics] = compute_bucket_statistics(frame, "recorded").collect()
+
+    assert (statistics["left_lead"], statistics["right_lead"]) == (-2, NO_LEAD)
 
 
 def test_watermark_increments_random_streams_give_exact_watermarks(spark, drawn):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.semantics.streams import EVERY, GRID, SLICES
 from tidemark.config.sides import SIDES
-from tidemark.watermarks.buckets import Buckets
+from tidemark.watermarks.buckets import NO_LEAD, Buckets
 from tidemark.watermarks.restarted_lane import RestartedLane
 from tidemark.watermarks.values import NO_WATERMARK, WatermarkLag
 
@@ -42,10 +42,9 @@ def compute_statistics(rows, lane, buckets):
     table = pd.DataFrame(rows, columns=["clock", "side", "time"])
     epochs = [sum(start <= clock for start in starts) - 1 for clock in table["clock"]]
     table["bucket"] = [buckets.find_bucket(0, clock) + n for clock, n in zip(table["clock"], epochs, strict=True)]
-    maxima = {"newest": table["time"], "lead": table["time"] - table["clock"] // 1000}
-    newest = {
-        f"{side}_{name}": column.where(table["side"] == side) for side in SIDES for name, column in maxima.items()
-    }
+    newest = {f"{side}_newest": table["time"].where(table["side"] == side) for side in SIDES}
+    lead = table["time"] - table["clock"] // 1000
+    newest |= {f"{side}_lead": lead.where(table["side"] == side, NO_LEAD) for side in SIDES}
     rejected = dict.fromkeys(("left_rejected", "right_rejected"), 0)
     by_bucket = table.assign(**newest, **rejected, oldest=table["time"]).groupby("bucket", as_index=False)
     return by_bucket.agg(dict.fromkeys(newest, "max") | {"oldest": "min"} | dict.fromkeys(rejected, "sum"))
@@ -84,7 +83,7 @@ def test_restarted_lane_any_slices_and_buckets_matches_oracle(rows, restarts, wi
             number = buckets.find_bucket(0, clock) + sum(start <= clock for start in starts) - 1
             row, slice_end = table.loc[number], GRID.start_of(GRID.number_at(clock) + 1)
             assert row["combined_before"] <= min(before.values()) <= min(after.values()) <= row["combined_after"]
-            assert min(after.values()) <= max(row["combined_before"], clock // 1000 + row["lead"])
+            assert min(after.values()) <= max(row["combined_before"], clock // 1000 + row["watermark_lead"])
             later = [min(watermarks.values()) for later, *_, watermarks in history[at:] if later < slice_end]
             assert row["end_watermark"] == max(later), "greatest watermark from the row to the end of its slice"
         lane = RestartedLane(lane.lag, timeline.end_watermarks[job[-1]], restarts=lane.restarts)

@@ -181,7 +181,7 @@ class _WatermarkedRows:
         """
         exact = self.strategy.late_candidates == "all_rows"
         candidates = self.lane_class.split(rows, exact=exact)[1]
-        if self.strategy.late_candidates == "looked_up":
+        if self.strategy.late_candidates == "looked_up" and self.has_late_candidates:
             selected = self._with_exact_watermarks(self.rows, rows.where(is_late_candidate(exact=False)), exact=False)
             return selected.select(*candidates.columns)
         if exact and self.increments:
@@ -189,8 +189,14 @@ class _WatermarkedRows:
         return candidates
 
     @property
+    def has_late_candidates(self) -> bool:
+        """False if no row is a late candidate."""
+        is_all = self.strategy.late_candidates == "all_rows"
+        return is_all or any(timeline.has_late_candidates for timeline in self.statistics.timelines)
+
+    @property
     def is_stateful(self) -> Column:
-        """Condition for the rows that outputs other than the pairs need, and those that are ordered among them."""
+        """Condition for the rows that outputs other than the pairs need, directly or for the order of candidates."""
         assert self.is_retained is not None
         if self.strategy.late_candidates == "looked_up":
             return is_late_candidate(exact=False) | self.is_retained
@@ -245,10 +251,7 @@ def _select_job_rows(
         retained, late_candidates, evicted_counts = _materialize_stateful_rows(watermarked)
     else:
         late_candidates = watermarked.select_late_candidates(watermarked.rows)
-    has_late_candidates = is_all_exact or any(
-        timeline.has_late_candidates for timeline in watermarked.statistics.timelines
-    )
-    if has_late_candidates:
+    if watermarked.has_late_candidates:
         late_candidates = materialize(late_candidates)
     filtered = None
     if watermarked.has_filtered and strategy.exact_watermarks:
@@ -262,7 +265,7 @@ def _select_job_rows(
         on_time,
         late_candidates,
         retained,
-        has_late_candidates,
+        watermarked.has_late_candidates,
         carried,
         job_watermarks,
         strategy.cache_rows,

@@ -49,7 +49,7 @@ class ReplayLimits:
         return rows <= self.max_cached_rows
 
     def can_look_up(self, positions: int, comparisons_per_row: float) -> bool:
-        """Return True if these positions are few enough to be broadcast."""
+        """Return True if these positions are few enough to be broadcast and compared with all rows of their buckets."""
         return positions <= self.max_broadcast_positions and comparisons_per_row <= self.max_comparisons_per_row
 
     def describe_expected_strategy(self, rows: float) -> str:
@@ -84,18 +84,21 @@ class JobStatistics:
         buckets = self._buckets_with_watermarks
         if "combined_after" not in buckets:
             return None
-        may_be_late = (buckets["mean"] <= buckets["combined_before"]) | (buckets["mean_lead"] <= buckets["lead"])
+        may_be_late = (buckets["mean"] <= buckets["combined_before"]) | (
+            buckets["mean_lead"] <= buckets["watermark_lead"]
+        )
         return count_rows(buckets[(buckets["mean"] <= buckets["combined_after"]) & may_be_late]) / self.row_count
 
     @cached_property
     def increment_share(self) -> float:
         """Estimated share of rows that raise a watermark.
 
-        All rows of a bucket count if its mean event time is later than all earlier ones of a side.
+        All rows of a bucket with an increment count if its mean event time is later than all earlier ones of a side.
         """
         buckets = self._buckets_with_watermarks
         left, right = (buckets[f"{side}_before"] + buckets[f"{side}_lag"] for side in SIDES)
-        return count_rows(buckets[buckets["mean"] > left.clip(upper=right)]) / self.row_count
+        raises = buckets["has_increment"] & (buckets["mean"] > left.clip(upper=right))
+        return count_rows(buckets[raises]) / self.row_count
 
     @cached_property
     def _buckets_with_watermarks(self) -> pd.DataFrame:
@@ -112,8 +115,8 @@ class ReplayStrategy:
     """Method to compute the exact watermarks of all rows; None if only late candidates need them."""
     late_candidates: Literal["all_rows", "ordered", "looked_up"]
     """Method to compute the exact watermarks of late candidates. `all_rows`: all rows are candidates, since all need
-    exact watermarks. `ordered`: by ordering them among the rows that raise a watermark. `looked_up`: their positions
-    are broadcast, and looked up by these rows (`watermarks.broadcast_positions`)."""
+    exact watermarks. `ordered`: by ordering them among the rows that raise a watermark. `looked_up`: without ordering,
+    by `watermarks.broadcast_positions`, unless there are too many positions (`ReplayLimits.can_look_up`)."""
     materialize_stateful_rows: bool = False
     """True if late candidates and rows that may outlive their slice are materialized in one scan."""
     repartition_carried_rows: bool = True

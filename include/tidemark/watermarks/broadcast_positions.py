@@ -1,8 +1,9 @@
 """Compute exact watermarks of few rows without ordering the others.
 
-If buckets are long, most rows raise the watermark, and ordering them would shuffle nearly all rows. But a watermark is
-a maximum over earlier rows. So the positions of the few rows are broadcast, and each row that raises a watermark is
-joined with the later positions of its bucket. The maximum at each position is the watermark there.
+If buckets are long, most rows raise the watermark of before their bucket, and ordering them would shuffle nearly all
+rows. But a watermark is a maximum over earlier rows. So the positions of the few rows are broadcast, and each row that
+may raise the watermark is joined with the later ones of these positions in its bucket. The maximum of the rows joined
+with a position is the watermark there.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ class BroadcastPositions:
         """Return the rows with the exact watermarks at their arrival. Reads all rows once.
 
         Args:
-            all_rows: All rows of the job, from `lanes.join_bucket_watermarks`.
+            all_rows: All rows of the buckets of these rows, from `lanes.join_bucket_watermarks`.
             watermark_column: Column from which the watermark is made, as `Lane.watermark_column`.
-            exact: False if all rows with these positions are late candidates.
+            exact: False if all of these rows are late candidates.
         """
         if not self.count:
             return with_exact_watermarks(self.rows)
@@ -84,5 +85,4 @@ class BroadcastPositions:
         )
         joined = self.rows.join(F.broadcast(highest), list(POSITION), "left")
         raised = {f"{side}_before": F.greatest(f"{side}_before", f"{side}_increment") for side in increments}
-        names = [f"{side}_increment" for side in increments]
-        return with_exact_watermarks(joined.transform(with_columns, raised).drop(*names))
+        return with_exact_watermarks(joined.transform(with_columns, raised).select(*self.rows.columns))

@@ -1,8 +1,9 @@
 """Group rows into buckets of the clock, so that watermarks are computed without sorting the stream.
 
 A watermark is a running maximum, which is associative. The maxima of the buckets are a small table. The driver
-accumulates it, which gives the watermarks before and after each bucket. A row later than the watermark after its bucket
-is on time wherever it is in the bucket. Only the other rows are ordered, inside their bucket.
+accumulates it, which gives the watermarks before and after each bucket. They bound the watermark at a row's arrival. So
+does its clock, because event times are later than the clock by a known lead at most. A row later than these bounds is
+on time wherever it is in the bucket. Only the other rows need their exact watermark.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from tidemark.timegrid.time_columns import clock_ms, trunc_div
 from tidemark.watermarks.row_status import AHEAD, is_ahead, is_filtered, is_rejected, moves_watermark
 
 EVENT_TIME = "event_time"
-MAX_LEAD = 2**61
-"""More than all event times in ms."""
+NO_LEAD = -(2**61)
+"""Lead of a bucket in which no row moves the watermark, ms."""
 TARGET_BUCKETS = 1 << 15
 """Approximate number of buckets per job: a table of this size is cheap to collect and to broadcast."""
 
@@ -89,37 +90,37 @@ class Buckets:
         return numbers.astype(np.int64)
 
 
-def lead_of(watermark_column: str) -> Column:
-    """Return the watermark column of a row less its clock, in ms.
-
-    Recorded watermarks may be any long number. Beyond all event times, they are cut off.
-    """
-    value = F.greatest(F.least(watermark_column, F.lit(MAX_LEAD)), F.lit(-MAX_LEAD))
-    return (F.col(EVENT_TIME) if watermark_column == EVENT_TIME else value) - clock_ms()
-
-
-def compute_bucket_statistics(rows: DataFrame, watermark_column: str = EVENT_TIME) -> DataFrame:
+def compute_bucket_statistics(
+    rows: DataFrame, watermark_column: str = EVENT_TIME, *, has_leads: bool = True
+) -> DataFrame:
     """Aggregate each non-empty bucket: newest, oldest and mean event time, and row counts.
 
     Args:
         rows: Rows with their `bucket`.
         watermark_column: Column from which the watermark is made, as `Lane.watermark_column`.
+        has_leads: True to compute leads, from event times in ms.
 
     Returns:
         One row per bucket. `oldest` and `mean` do not cover the rows that `where` filters, which are counted in
         `left_filtered` and `right_filtered`. `left_rejected` and `right_rejected` count invalid rows.
-        `left_lead` and `right_lead` are the greatest values of the watermark column less the clock in ms, `mean_lead`
-        is the mean event time less the clock.
-        `late_arriving_rows` counts rows that arrived after their slice was committed, `late_arriving_from` is their
-        earliest slice. If the watermark is not made from event times, its maxima are `left_newest_value` and
-        `right_newest_value`. If rows have the column `ahead`, `left_rows_ahead` and `right_rows_ahead` count the rows
-        far ahead of their arrival. `left_ahead` and `right_ahead` are its maxima.
+        A lead is the value of the watermark column less the clock, in ms. `left_lead` and `right_lead` are the greatest
+        ones, or `NO_LEAD`. `mean_lead` is the mean event time less the mean clock. `late_arriving_rows` counts rows
+        that arrived after their slice was committed, `late_arriving_from` is their earliest slice. If the watermark is
+        not made from event times, its maxima are `left_newest_value` and `right_newest_value`. If rows have the column
+        `ahead`, `left_rows_ahead` and `right_rows_ahead` count the rows far ahead of their arrival. `left_ahead` and
+        `right_ahead` are its maxima.
     """
     is_left, event_time = F.col("side") == "left", F.when(moves_watermark(), F.col("event_time"))
-    value, lead = (F.when(moves_watermark(), column) for column in (F.col(watermark_column), lead_of(watermark_column)))
+    value = F.when(moves_watermark(), F.col(watermark_column))
     values = {"left_newest_value": F.when(is_left, value), "right_newest_value": F.when(~is_left, value)}
     is_accepted, is_read = F.col("rejected").isNull(), ~is_filtered()
-    sides = {"left": is_left, "right": ~is_left} if AHEAD in rows.columns else {}
+    sides = {"left": is_left, "right": ~is_left}
+    ahead_sides, lead_sides = sides if AHEAD in rows.columns else {}, sides if has_leads else {}
+    leads = {
+        f"{side}_lead": F.coalesce(F.when(is_side, value - clock_ms()), F.lit(NO_LEAD))
+        for side, is_side in lead_sides.items()
+    }
+    leads |= {"mean_lead": F.when(is_accepted, F.col("event_time") - clock_ms())} if has_leads else {}
     # A separate projection is pushed down into both inputs, where the side is a constant.
     split = rows.select(
         "bucket",
@@ -127,9 +128,7 @@ def compute_bucket_statistics(rows: DataFrame, watermark_column: str = EVENT_TIM
         F.when(~is_left, event_time).alias("right_newest"),
         F.when(is_accepted, F.col("event_time")).alias("oldest"),
         F.when(is_accepted, F.col("event_time")).alias("mean"),
-        F.when(is_left, lead).alias("left_lead"),
-        F.when(~is_left, lead).alias("right_lead"),
-        F.when(is_accepted, F.col("event_time") - clock_ms()).alias("mean_lead"),
+        *(column.alias(name) for name, column in leads.items()),
         (is_left & is_read).cast("int").alias("left_rows"),
         (~is_left & is_read).cast("int").alias("right_rows"),
         (is_left & ~is_read).cast("int").alias("left_filtered"),
@@ -140,20 +139,18 @@ def compute_bucket_statistics(rows: DataFrame, watermark_column: str = EVENT_TIM
         (F.col("owning_slice") < F.col("slice")).cast("int").alias("late_arriving_rows"),
         F.when(F.col("owning_slice") < F.col("slice"), F.col("owning_slice")).alias("late_arriving_from"),
         *(column.alias(name) for name, column in values.items() if watermark_column != EVENT_TIME),
-        *((is_side & is_ahead()).cast("int").alias(f"{side}_rows_ahead") for side, is_side in sides.items()),
-        *(F.when(is_side & is_ahead(), F.col(AHEAD)).alias(f"{side}_ahead") for side, is_side in sides.items()),
+        *((is_side & is_ahead()).cast("int").alias(f"{side}_rows_ahead") for side, is_side in ahead_sides.items()),
+        *(F.when(is_side & is_ahead(), F.col(AHEAD)).alias(f"{side}_ahead") for side, is_side in ahead_sides.items()),
     )
     aggregates = {
         "left_newest": F.max,
         "right_newest": F.max,
         "oldest": F.min,
         "mean": F.avg,
-        "left_lead": F.max,
-        "right_lead": F.max,
         "mean_lead": F.avg,
         "late_arriving_from": F.min,
     }
-    aggregates |= dict.fromkeys([*values, "left_ahead", "right_ahead"], F.max)
+    aggregates |= dict.fromkeys([*values, "left_lead", "right_lead", "left_ahead", "right_ahead"], F.max)
     return split.groupBy("bucket").agg(
         *(aggregates.get(name, F.sum)(name).alias(name) for name in split.columns if name != "bucket")
     )

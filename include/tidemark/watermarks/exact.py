@@ -19,7 +19,7 @@ from tidemark.watermarks.row_status import is_filtered, is_rejected, moves_water
 BUCKET_SCHEMA = """
     bucket long, left_before long, right_before long, combined_before long, combined_after long,
     has_increment boolean, needs_order boolean, left_is_aligned boolean, right_is_aligned boolean,
-    left_lag long, right_lag long, late_margin long, lead long, end_watermark long
+    left_lag long, right_lag long, late_margin long, watermark_lead long, end_watermark long
 """
 """Schema of the watermarks of buckets.
 
@@ -30,7 +30,7 @@ BUCKET_SCHEMA = """
   union (`idle_or_partitioned_lane`).
 - `left_lag`, `right_lag`: lag of the input's watermark.
 - `late_margin`: `Lane.late_margin`.
-- `lead`: where the combined watermark rises in the bucket, it is at most the clock plus the lead.
+- `watermark_lead`: within the bucket, the combined watermark rises at most to a row's clock plus this, ms.
 - `end_watermark`: the combined watermark at the end of the bucket's slice.
 """
 BUCKET_COLUMNS = tuple(field.split()[0] for field in BUCKET_SCHEMA.split(","))
@@ -53,7 +53,8 @@ def is_late_candidate(*, exact: bool) -> Column:
     """Return True for rows that may be late or are rejected; with `exact` for all rows."""
     if exact:
         return F.lit(True)
-    highest = F.least("combined_after", F.greatest("combined_before", clock_ms() + F.col("lead")))
+    # An earlier row of the bucket has an earlier clock, and its watermark is later than its clock by the lead at most.
+    highest = F.least("combined_after", F.greatest("combined_before", clock_ms() + F.col("watermark_lead")))
     may_be_late = F.col("event_time") <= highest + F.col("late_margin")
     return ~is_filtered() & (is_rejected() | may_be_late)
 
@@ -88,7 +89,7 @@ def with_exact_watermarks_of_selected(
     """Add exact watermarks to selected rows, by ordering them among the rows that raise a watermark.
 
     Args:
-        rows: All rows.
+        rows: All rows of the buckets of the selected ones.
         selected: Some of them.
         watermark_column: Column from which the watermark is made, as `Lane.watermark_column`.
         exact: False if all selected rows are late candidates.

@@ -32,7 +32,7 @@ from typing_extensions import override
 from tidemark.config.sides import SIDES
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.timegrid.time_columns import clock_ms
-from tidemark.watermarks.buckets import MAX_LEAD, Buckets
+from tidemark.watermarks.buckets import NO_LEAD, Buckets
 from tidemark.watermarks.exact import (
     BUCKET_COLUMNS,
     BUCKET_SCHEMA,
@@ -174,7 +174,7 @@ def _compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
     is_late_arriving = F.col("owning_slice") < F.col("slice")
     grouped = rows.groupBy("bucket", "side", "partition").agg(
         F.max(time).alias("newest"),
-        F.max(time - clock_ms()).alias("lead"),
+        F.max(F.coalesce(time - clock_ms(), F.lit(NO_LEAD))).alias("lead"),
         F.min(F.when(is_accepted, time)).alias("oldest"),
         F.min(clock).alias("first"),
         F.max(clock).alias("last"),
@@ -190,9 +190,7 @@ def _compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
             else []
         ),
     )
-    statistics: pd.DataFrame = grouped.toPandas().astype(
-        dict.fromkeys(("newest", "lead", "oldest", "first", "last"), "Int64")
-    )
+    statistics: pd.DataFrame = grouped.toPandas().astype(dict.fromkeys(("newest", "oldest", "first", "last"), "Int64"))
     partitions = statistics["partition"].astype(object)
     return statistics.assign(partition=partitions.where(partitions.notna(), _UNPARTITIONED))
 
@@ -441,6 +439,6 @@ def _process_bucket(
         "left_lag": lag["left"],
         "right_lag": lag["right"],
         "late_margin": late_margin,
-        "lead": max((rows["lead"] - rows["side"].map(lag)).dropna(), default=-MAX_LEAD),
+        "watermark_lead": int((rows["lead"] - rows["side"].map(lag)).max()),
         "sources": sources if has_increment else [],
     }

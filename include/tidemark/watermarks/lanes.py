@@ -17,7 +17,7 @@ from tidemark.config.sides import SIDES
 from tidemark.spark.struct_columns import flatten_struct
 from tidemark.spark.tables import from_pandas
 from tidemark.timegrid.slices import Grid
-from tidemark.watermarks.buckets import EVENT_TIME, MAX_LEAD, Buckets, compute_bucket_statistics
+from tidemark.watermarks.buckets import EVENT_TIME, Buckets, compute_bucket_statistics
 from tidemark.watermarks.exact import (
     BUCKET_SCHEMA,
     advances_watermark,
@@ -115,10 +115,10 @@ class Lane:
     def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
         """Split rows into those surely on time and the late candidates.
 
-        Late candidates are rejected rows and rows not later than the watermark after their bucket; with `exact` all
-        rows. Adds `left_watermark`, `right_watermark` and the combined `watermark` at each row's arrival (ms, long).
-        They are exact for late candidates. Rows on time have the watermarks before their bucket, which like the exact
-        ones are below the event time.
+        Late candidates are rejected rows and rows that may not be later than the watermark at their arrival
+        (`exact.is_late_candidate`); with `exact` all rows. Adds `left_watermark`, `right_watermark` and the combined
+        `watermark` at each row's arrival (ms, long). They are exact for late candidates. Rows on time have the
+        watermarks before their bucket, which like the exact ones are below the event time.
 
         Args:
             rows: Rows from `join_bucket_watermarks`.
@@ -213,7 +213,9 @@ def _compute_timeline(statistics: pd.DataFrame, lane: Lane, buckets: Buckets) ->
             "left_lag": lane.lag.left,
             "right_lag": lane.lag.right,
             "late_margin": lane.late_margin,
-            "lead": _compute_lead(statistics, lane.lag),
+            "watermark_lead": np.maximum(
+                *(statistics[f"{side}_lead"].to_numpy(dtype=np.int64) - getattr(lane.lag, side) for side in SIDES)
+            ),
         }
     )
     slice_numbers = buckets.find_slices(statistics["bucket"])
@@ -230,13 +232,6 @@ def _compute_timeline(statistics: pd.DataFrame, lane: Lane, buckets: Buckets) ->
     table["end_watermark"] = np.array([combined_at_end[number] for number in slice_numbers], dtype=np.int64)
     has_late_candidates = bool(is_candidate.any() or statistics[REJECTED_COLUMNS].any(axis=None))
     return Timeline(table, has_late_candidates, end_watermarks, combined_at_end, before_drain=before_drain)
-
-
-def _compute_lead(statistics: pd.DataFrame, lag: WatermarkLag) -> npt.NDArray[np.int64]:
-    """Return the lead of each bucket (`exact.BUCKET_SCHEMA`); the least one if no row moves its watermark."""
-    left, right = (statistics[f"{side}_lead"].fillna(-MAX_LEAD).to_numpy(dtype=np.int64) for side in SIDES)
-    leads: npt.NDArray[np.int64] = np.maximum(left - lag.left, right - lag.right)
-    return leads
 
 
 def _running_maximum(

@@ -59,7 +59,7 @@ class MicroBatchLane(Lane):
     @override
     def compute_timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
         """Compute each lane's batches from its rows (event times in microseconds) and its schedule."""
-        statistics = compute_bucket_statistics(rows).toPandas()
+        statistics = compute_bucket_statistics(rows, has_leads=False).toPandas()
         timelines = [
             _compute_timeline(part, lane, buckets, number)
             for number, (lane, part) in enumerate(split_by_lane(statistics, lanes, buckets))
