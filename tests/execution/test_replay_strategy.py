@@ -46,7 +46,7 @@ def choose(join, lane_class=Lane, **counts):
         (SELECTING, {"rows": 99}, ReplayStrategy(True, "ordered", "all_rows")),
         (PLAIN, {"late": 25, "increments": 25}, LARGE_JOB),
         (PLAIN, {"late": 25, "increments": 26}, replace(LARGE_JOB, late_candidates="looked_up")),
-        (PLAIN, {"late": 26, "increments": 26}, replace(LARGE_JOB, materialize_stateful_rows=False)),
+        (PLAIN, {"late": 26, "increments": 26}, replace(LARGE_JOB, late_candidates="by_position")),
         (EXACT, {"increments": 25, "late": 75}, ALL_BROADCAST),
         (EXACT, {"increments": 26}, ALL_ORDERED),
         (SELECTING, {"late": 25, "increments": 25}, LARGE_JOB),
@@ -90,6 +90,15 @@ def test_choose_for_micro_batches_expects_few_late_candidates():
 @pytest.mark.parametrize(("increments_per_row", "expected"), [(32, ALL_BROADCAST), (32.1, ALL_ORDERED)])
 def test_refine_by_increments_orders_rows_above_limit(increments_per_row, expected):
     assert ALL_BROADCAST.refine_by_increments(increments_per_row, DEFAULT_LIMITS) == expected
+
+
+@pytest.mark.parametrize(("count", "is_broadcast"), [(500_000, True), (500_001, False)])
+def test_refine_by_late_positions_orders_candidates_above_limit(count, is_broadcast):
+    by_position = replace(LARGE_JOB, late_candidates="by_position")
+
+    refined = by_position.refine_by_late_positions(count, DEFAULT_LIMITS)
+
+    assert refined == (by_position if is_broadcast else replace(LARGE_JOB, materialize_stateful_rows=False))
 
 
 @pytest.mark.parametrize(

@@ -49,28 +49,28 @@ def test_oracle_random_stream_emits_each_pair_once(vector):
 
 
 @pytest.mark.parametrize(
-    ("api", "kind", "has_many_increments", "is_broadcast"),
+    ("api", "kind", "method", "is_broadcast"),
     [
-        ("datastream", "interval", False, True),
-        ("datastream", "interval", True, True),
-        ("datastream", "window", True, True),
-        ("sql", "interval", True, True),
-        ("sql", "window", False, True),
-        pytest.param("datastream", "interval", True, False, marks=pytest.mark.slow),
-        pytest.param("sql", "interval", True, False, marks=pytest.mark.slow),
+        ("datastream", "interval", "ordered", True),
+        ("datastream", "interval", "looked_up", True),
+        ("datastream", "window", "by_position", True),
+        ("sql", "interval", "looked_up", True),
+        ("sql", "window", "looked_up", True),
+        pytest.param("datastream", "interval", "by_position", True, marks=pytest.mark.slow),
+        pytest.param("datastream", "interval", "looked_up", False, marks=pytest.mark.slow),
+        pytest.param("sql", "interval", "by_position", True, marks=pytest.mark.slow),
+        pytest.param("sql", "interval", "looked_up", False, marks=pytest.mark.slow),
     ],
 )
-def test_replay_large_job_strategies_in_two_jobs_match_engine(
-    spark, monkeypatch, api, kind, has_many_increments, is_broadcast
-):
-    # Large jobs find exact watermarks differently: in order, by broadcast positions or by watermark increments. The
-    # second job continues from the rows that the first one selected. Tumbling windows run without sliding ones, which
-    # would make both use the code of sliding windows.
+def test_replay_large_job_strategies_in_two_jobs_match_engine(spark, monkeypatch, api, kind, method, is_broadcast):
+    # Large jobs find exact watermarks differently: in order, by positions or by watermark increments. The second job
+    # continues from the rows that the first one selected. Tumbling windows run without sliding ones, which would make
+    # both use the code of sliding windows.
     limits = ReplayLimits(
         max_cached_rows=0,
         max_retained_share=1.0,
-        max_late_candidate_share=1.0,
-        max_increment_share=-1.0 if has_many_increments else 1.0,
+        max_late_candidate_share=-1.0 if method == "by_position" else 1.0,
+        max_increment_share=-1.0 if method == "looked_up" else 1.0,
         max_comparisons_per_row=1000,
     )
     if not is_broadcast:  # exceptional rows are too many to be broadcast

@@ -34,6 +34,7 @@ from tidemark.watermarks.exact import is_late_candidate, with_exact_watermarks_o
 from tidemark.watermarks.increments import WatermarkIncrements, list_combined_increments
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Lane, Timeline, join_bucket_watermarks
+from tidemark.watermarks.late_positions import LatePositions
 from tidemark.watermarks.row_status import AHEAD, is_filtered
 
 LATE_BUT_BUFFERED_REASONS = (
@@ -159,6 +160,8 @@ class _WatermarkedRows:
     limits: ReplayLimits
     is_retained: Column | None = None
     """Condition for an on-time row to outlive its slice, if retained rows are selected."""
+    late_positions: LatePositions | None = None
+    """Late positions, if late rows are found by position."""
     newest_carried: Mapping[tuple[int, str], int] = field(default_factory=dict)
     """Greatest event time of the carried rows by lane and side, if the join retains overdue rows."""
     increments: WatermarkIncrements | None = None
@@ -171,14 +174,18 @@ class _WatermarkedRows:
 
     def select_on_time(self) -> DataFrame:
         """Select the rows that are surely on time."""
+        if self.late_positions:
+            return self.late_positions.select_on_time(self.rows)
         return self.lane_class.split(self.rows, exact=self.strategy.late_candidates == "all_rows")[0]
 
     def select_late_candidates(self, rows: DataFrame) -> DataFrame:
         """Select the late candidates of `rows`, with exact watermarks.
 
         Args:
-            rows: Rows of the job, with at least all that `is_stateful` selects.
+            rows: Rows of the job, with all late candidates and the rows that are ordered among them.
         """
+        if self.late_positions:
+            return self.late_positions.split_annotated(self.late_positions.annotate(rows))[1]
         exact = self.strategy.late_candidates == "all_rows"
         candidates = self.lane_class.split(rows, exact=exact)[1]
         if self.strategy.late_candidates == "looked_up" and self.has_late_candidates:
@@ -193,14 +200,6 @@ class _WatermarkedRows:
         """False if no row is a late candidate."""
         is_all = self.strategy.late_candidates == "all_rows"
         return is_all or any(timeline.has_late_candidates for timeline in self.statistics.timelines)
-
-    @property
-    def is_stateful(self) -> Column:
-        """Condition for the rows that outputs other than the pairs need, directly or for the order of candidates."""
-        assert self.is_retained is not None
-        if self.strategy.late_candidates == "looked_up":
-            return is_late_candidate(exact=False) | self.is_retained
-        return self.lane_class.is_ordered(exact=False) | self.is_retained
 
     def select_with_exact_watermarks(self, select: RowFilter, select_buckets: RowFilter) -> DataFrame:
         """Select rows, and add the exact watermarks at their arrival; see `ExactRows`."""
@@ -218,7 +217,7 @@ class _WatermarkedRows:
             exact: False if these are late candidates.
         """
         column = self.lane_class.watermark_column
-        if self.strategy.late_candidates == "looked_up":
+        if self.strategy.late_candidates in ("looked_up", "by_position"):
             positions = BroadcastPositions.collect(selected)
             row_counts = self.statistics.buckets[["bucket"]].assign(
                 rows=self.statistics.buckets[COUNT_COLUMNS].sum(axis="columns")
@@ -281,11 +280,21 @@ def _materialize_stateful_rows(watermarked: _WatermarkedRows) -> tuple[DataFrame
         Rows that are surely on time, late candidates, and the number of rows by side that are in neither: on time, and
         evicted at the end of their slice.
     """
-    stateful = watermarked.rows.where(watermarked.is_stateful)
+    late_positions, is_retained = watermarked.late_positions, watermarked.is_retained
+    assert is_retained is not None
+    if late_positions:
+        annotated = late_positions.annotate(watermarked.rows)
+        stateful = annotated.where(late_positions.is_at_late_position() | is_retained)
+    elif watermarked.strategy.late_candidates == "looked_up":
+        stateful = watermarked.rows.where(is_late_candidate(exact=False) | is_retained)
+    else:
+        stateful = watermarked.rows.where(watermarked.lane_class.is_ordered(exact=False) | is_retained)
     stateful, counts = materialize_and_aggregate(stateful, _count_by_side(~is_filtered()))
     buckets = watermarked.statistics.buckets
     evicted_counts = Counter[str]({side: int(buckets[f"{side}_rows"].sum()) for side in SIDES})
     evicted_counts.subtract(counts)
+    if late_positions:
+        return *late_positions.split_annotated(stateful), evicted_counts
     on_time = watermarked.lane_class.split(stateful, exact=False)[0]
     return on_time, watermarked.select_late_candidates(stateful), evicted_counts
 
@@ -293,12 +302,17 @@ def _materialize_stateful_rows(watermarked: _WatermarkedRows) -> tuple[DataFrame
 def _refine_strategy(watermarked: _WatermarkedRows, carried: DataFrame | None, join: Join) -> _WatermarkedRows:
     """Take the measurements that the chosen strategy depends on, and refine it by them. Each may read the rows."""
     rows, statistics, strategy = watermarked.rows, watermarked.statistics, watermarked.strategy
-    limits, increments, is_retained, newest_carried = watermarked.limits, None, None, {}
+    watermark_column, limits = watermarked.lane_class.watermark_column, watermarked.limits
+    increments = late_positions = is_retained = None
+    newest_carried = {}
     if strategy.exact_watermarks == "broadcast_increments":
-        increments = WatermarkIncrements.collect(rows, watermarked.lane_class.watermark_column)
+        increments = WatermarkIncrements.collect(rows, watermark_column)
         buckets = statistics.buckets.merge(increments.counts, on="bucket")
         comparisons = int((buckets[COUNT_COLUMNS].sum(axis="columns") * buckets["increments"]).sum())
         strategy = strategy.refine_by_increments(comparisons / statistics.row_count, limits)
+    if strategy.late_candidates == "by_position":
+        late_positions = LatePositions.find(rows, watermark_column)
+        strategy = strategy.refine_by_late_positions(late_positions.count, limits)
     if strategy.selects_retained_rows:
         if join.retains_overdue_rows and carried is not None:
             newest_carried = _find_newest_carried(carried)
@@ -310,6 +324,7 @@ def _refine_strategy(watermarked: _WatermarkedRows, carried: DataFrame | None, j
         strategy=strategy,
         is_retained=is_retained,
         newest_carried=newest_carried,
+        late_positions=late_positions if strategy.late_candidates == "by_position" else None,
         increments=increments if strategy.exact_watermarks == "broadcast_increments" else None,
     )
 

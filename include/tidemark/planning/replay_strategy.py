@@ -35,9 +35,10 @@ class ReplayLimits:
     max_comparisons_per_row: float = 32
     """Maximum average number of broadcast watermark increments, or positions, that a row is compared with."""
     max_late_candidate_share: float = 0.25
-    """Maximum share of late candidates for materializing them with the rows that outlive their slice."""
+    """Maximum share of late candidates for computing the exact watermarks of each. With more, the late ones among them
+    are found first."""
     max_broadcast_positions: int = 500_000
-    """Maximum number of positions that are broadcast to look up the watermarks there: about 25 MB in each executor."""
+    """Maximum number of positions that are broadcast: about 60 MB in each executor."""
     max_retained_share: float = 0.25
     """Maximum share of rows that outlive their slice for materializing the stateful rows."""
     max_repartitioned_share: float = 0.1
@@ -113,10 +114,11 @@ class ReplayStrategy:
     """True if all rows are materialized; False if each output scans them."""
     exact_watermarks: Literal["ordered", "broadcast_increments"] | None
     """Method to compute the exact watermarks of all rows; None if only late candidates need them."""
-    late_candidates: Literal["all_rows", "ordered", "looked_up"]
+    late_candidates: Literal["all_rows", "ordered", "looked_up", "by_position"]
     """Method to compute the exact watermarks of late candidates. `all_rows`: all rows are candidates, since all need
     exact watermarks. `ordered`: by ordering them among the rows that raise a watermark. `looked_up`: without ordering,
-    by `watermarks.broadcast_positions`, unless there are too many positions (`ReplayLimits.can_look_up`)."""
+    by `watermarks.broadcast_positions`, unless there are too many positions (`ReplayLimits.can_look_up`).
+    `by_position`: only those at late positions are candidates (`watermarks.late_positions`)."""
     materialize_stateful_rows: bool = False
     """True if late candidates and rows that may outlive their slice are materialized in one scan."""
     repartition_carried_rows: bool = True
@@ -135,8 +137,8 @@ class ReplayStrategy:
         | large | selects exact rows          | None             | (2)             | (3)                       |
 
         (1) `broadcast_increments` if few rows raise a watermark, else `ordered`.
-        (2) `looked_up` if many rows raise a watermark and few are late candidates, else `ordered`.
-        (3) True unless many rows are late candidates.
+        (2) `by_position` if many rows are late candidates, else `looked_up` if many raise a watermark, else `ordered`.
+        (3) True unless many late candidates are ordered.
         If a row's position does not determine its watermark (`Lane.is_determined_by_position`), (1) and (2) are
         `ordered`. Carried rows are repartitioned until `refine_by_retained_rows`.
 
@@ -158,11 +160,10 @@ class ReplayStrategy:
             return strategy
         late_share = statistics.late_candidate_share
         has_many_candidates = late_share is not None and late_share > limits.max_late_candidate_share
-        return replace(
-            strategy,
-            late_candidates="looked_up" if has_many_increments and not has_many_candidates else "ordered",
-            materialize_stateful_rows=not has_many_candidates,
-        )
+        strategy = replace(strategy, materialize_stateful_rows=has_positions or not has_many_candidates)
+        if has_many_candidates and has_positions:
+            return replace(strategy, late_candidates="by_position")
+        return replace(strategy, late_candidates="looked_up") if has_many_increments else strategy
 
     @property
     def selects_retained_rows(self) -> bool:
@@ -174,6 +175,15 @@ class ReplayStrategy:
         if increments_per_row <= limits.max_comparisons_per_row:
             return self
         return replace(self, exact_watermarks="ordered")
+
+    def refine_by_late_positions(self, count: int, limits: ReplayLimits) -> Self:
+        """Order late candidates if there are too many late positions to broadcast.
+
+        The candidates are many then, so that they are not worth materializing.
+        """
+        if count <= limits.max_broadcast_positions:
+            return self
+        return replace(self, late_candidates="ordered", materialize_stateful_rows=False)
 
     def refine_by_retained_rows(self, share: float | None, limits: ReplayLimits) -> Self:
         """Materialize stateful rows only if they are few, and repartition carried rows unless they are many.

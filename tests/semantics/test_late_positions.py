@@ -1,4 +1,4 @@
-"""Exact watermarks from broadcast positions and from increments, compared with an oracle."""
+"""Exact watermarks from broadcast positions, late positions and increments, compared with an oracle."""
 
 import os
 from itertools import groupby
@@ -23,6 +23,7 @@ from tidemark.watermarks.buckets import EVENT_TIME, NO_LEAD, Buckets, compute_bu
 from tidemark.watermarks.exact import is_late_candidate, with_exact_watermarks_of_selected
 from tidemark.watermarks.increments import WatermarkIncrements
 from tidemark.watermarks.lanes import Lane, join_bucket_watermarks
+from tidemark.watermarks.late_positions import LatePositions
 from tidemark.watermarks.values import NO_WATERMARK, WatermarkLag
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
@@ -119,6 +120,36 @@ def test_late_candidates_random_streams_have_exact_watermarks(spark, drawn):
     assert positions.count == len(distinct)
     comparisons = positions.count_comparisons(computed.bucket_statistics[["bucket"]].assign(rows=2))
     assert comparisons == 2 * len(distinct)
+
+
+def test_late_positions_random_streams_split_late_and_rejected_rows_exactly(spark, drawn):
+    lanes, buckets = create_lanes(drawn)
+    rows = {(lane, row["id"]): row for lane, stream in enumerate(drawn) for row in stream["rows"]}
+    expected = compute_expected(drawn)
+
+    with tuned_for_tiny_queries(spark):
+        computed = Lane.compute_timelines(create_rows(spark, drawn, buckets), lanes, buckets)
+        labelled = join_bucket_watermarks(computed.rows, computed.timelines)
+        positions = LatePositions.find(labelled, EVENT_TIME)
+        selected = positions.select_on_time(labelled)
+        annotated_on_time, annotated_late = positions.split_annotated(positions.annotate(labelled))
+        assert sorted(selected.columns) == sorted(annotated_on_time.columns) == sorted(annotated_late.columns)
+        on_time, split_on_time, late = (collect(part) for part in (selected, annotated_on_time, annotated_late))
+
+    assert sorted(on_time) == sorted(split_on_time)
+
+    unfiltered = {key for key, row in rows.items() if row["rejected"] != "filtered"}
+    assert sorted((lane, number) for lane, number, _ in (*on_time, *late)) == sorted(unfiltered)
+    for *key, watermarks in on_time:
+        assert watermarks[2] <= expected[*key][2] < rows[*key]["event_time"]
+        assert not rows[*key]["rejected"]
+    assert late
+
+    for *key, watermarks in late:
+        is_equal = summarize_watermarks(watermarks) == summarize_watermarks(expected[*key])
+        assert rows[*key]["rejected"] or is_equal
+    late_keys = [key for key in unfiltered if rows[key]["rejected"] or rows[key]["event_time"] <= expected[key][2]]
+    assert positions.count == len({(key[0], rows[key]["clock"], rows[key]["tiebreak"]) for key in late_keys})
 
 
 def test_late_candidates_in_long_buckets_are_few(spark):
