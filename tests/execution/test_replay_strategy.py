@@ -45,12 +45,12 @@ def choose(join, lane_class=Lane, **counts):
         (EXACT, {"rows": 99}, ReplayStrategy(True, "ordered", "all_rows")),
         (SELECTING, {"rows": 99}, ReplayStrategy(True, "ordered", "all_rows")),
         (PLAIN, {"late": 25, "increments": 25}, LARGE_JOB),
-        (PLAIN, {"late": 25, "increments": 26}, replace(LARGE_JOB, late_candidates="looked_up")),
+        (PLAIN, {"late": 25, "increments": 26}, replace(LARGE_JOB, late_candidates="broadcast_positions")),
         (PLAIN, {"late": 26, "increments": 26}, replace(LARGE_JOB, late_candidates="by_position")),
         (EXACT, {"increments": 25, "late": 75}, ALL_BROADCAST),
         (EXACT, {"increments": 26}, ALL_ORDERED),
         (SELECTING, {"late": 25, "increments": 25}, LARGE_JOB),
-        (SELECTING, {"late": 25, "increments": 26}, replace(LARGE_JOB, late_candidates="looked_up")),
+        (SELECTING, {"late": 25, "increments": 26}, replace(LARGE_JOB, late_candidates="broadcast_positions")),
     ],
 )
 def test_choose_by_join_and_statistics(join, counts, expected):
@@ -105,8 +105,8 @@ def test_refine_by_late_positions_orders_candidates_above_limit(count, is_broadc
     ("positions", "comparisons_per_row", "expected"),
     [(500_000, 32, True), (500_001, 32, False), (500_000, 32.1, False)],
 )
-def test_can_look_up_at_limits(positions, comparisons_per_row, expected):
-    assert DEFAULT_LIMITS.can_look_up(positions, comparisons_per_row) == expected
+def test_can_broadcast_positions_at_limits(positions, comparisons_per_row, expected):
+    assert DEFAULT_LIMITS.can_broadcast_positions(positions, comparisons_per_row) == expected
 
 
 @pytest.mark.parametrize(

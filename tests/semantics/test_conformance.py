@@ -52,14 +52,14 @@ def test_oracle_random_stream_emits_each_pair_once(vector):
     ("api", "kind", "method", "is_broadcast"),
     [
         ("datastream", "interval", "ordered", True),
-        ("datastream", "interval", "looked_up", True),
+        ("datastream", "interval", "broadcast_positions", True),
         ("datastream", "window", "by_position", True),
-        ("sql", "interval", "looked_up", True),
-        ("sql", "window", "looked_up", True),
+        ("sql", "interval", "broadcast_positions", True),
+        ("sql", "window", "broadcast_positions", True),
         pytest.param("datastream", "interval", "by_position", True, marks=pytest.mark.slow),
-        pytest.param("datastream", "interval", "looked_up", False, marks=pytest.mark.slow),
+        pytest.param("datastream", "interval", "broadcast_positions", False, marks=pytest.mark.slow),
         pytest.param("sql", "interval", "by_position", True, marks=pytest.mark.slow),
-        pytest.param("sql", "interval", "looked_up", False, marks=pytest.mark.slow),
+        pytest.param("sql", "interval", "broadcast_positions", False, marks=pytest.mark.slow),
     ],
 )
 def test_replay_large_job_strategies_in_two_jobs_match_engine(spark, monkeypatch, api, kind, method, is_broadcast):
@@ -70,7 +70,7 @@ def test_replay_large_job_strategies_in_two_jobs_match_engine(spark, monkeypatch
         max_cached_rows=0,
         max_retained_share=1.0,
         max_late_candidate_share=-1.0 if method == "by_position" else 1.0,
-        max_increment_share=-1.0 if method == "looked_up" else 1.0,
+        max_increment_share=-1.0 if method == "broadcast_positions" else 1.0,
         max_comparisons_per_row=1000,
     )
     if not is_broadcast:  # exceptional rows are too many to be broadcast

@@ -16,6 +16,7 @@ from tests.semantics.streams import (
     summarize_watermarks,
 )
 from tidemark.config.sides import SIDES
+from tidemark.planning.replay_strategy import COUNT_COLUMNS, JobStatistics
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.broadcast_positions import BroadcastPositions
@@ -26,6 +27,7 @@ from tidemark.watermarks.lanes import Lane, join_bucket_watermarks
 from tidemark.watermarks.late_positions import LatePositions
 from tidemark.watermarks.values import NO_WATERMARK, WatermarkLag
 
+DEFAULT_BUCKETS = Buckets(GRID, range(SLICES), 20_000)
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
 
 
@@ -73,8 +75,15 @@ def drawn():
     return draw_examples(streams(), EXAMPLES)
 
 
-def create_lanes(drawn):
-    return [Lane(WatermarkLag(**stream["lag"])) for stream in drawn], Buckets(GRID, range(SLICES), 20_000)
+def index_rows(drawn):
+    return {(lane, row["id"]): row for lane, stream in enumerate(drawn) for row in stream["rows"]}
+
+
+def label_rows(spark, drawn, buckets=DEFAULT_BUCKETS):
+    """Compute the timelines of streams, and join their rows with the watermarks of their buckets."""
+    lanes = [Lane(WatermarkLag(**stream["lag"])) for stream in drawn]
+    computed = Lane.compute_timelines(create_rows(spark, drawn, buckets), lanes, buckets)
+    return computed, join_bucket_watermarks(computed.rows, computed.timelines)
 
 
 def compute_expected(drawn):
@@ -90,13 +99,11 @@ def collect(rows):
 
 
 def test_late_candidates_random_streams_have_exact_watermarks(spark, drawn):
-    lanes, buckets = create_lanes(drawn)
-    rows = {(lane, row["id"]): row for lane, stream in enumerate(drawn) for row in stream["rows"]}
+    rows = index_rows(drawn)
     expected = compute_expected(drawn)
 
     with tuned_for_tiny_queries(spark):
-        computed = Lane.compute_timelines(create_rows(spark, drawn, buckets), lanes, buckets)
-        labelled = join_bucket_watermarks(computed.rows, computed.timelines)
+        computed, labelled = label_rows(spark, drawn)
         selected, in_order = Lane.split(labelled, exact=False)
         positions = BroadcastPositions.collect(labelled.where(is_late_candidate(exact=False)))
         looked_up = positions.with_exact_watermarks(labelled, EVENT_TIME, exact=False)
@@ -118,18 +125,18 @@ def test_late_candidates_random_streams_have_exact_watermarks(spark, drawn):
 
     distinct = {(key[0], rows[*key]["clock"], rows[*key]["tiebreak"]) for *key, _ in candidates[0]}
     assert positions.count == len(distinct)
-    comparisons = positions.count_comparisons(computed.bucket_statistics[["bucket"]].assign(rows=2))
-    assert comparisons == 2 * len(distinct)
+    row_counts = {name: int(name == "left_rows") * 2 for name in COUNT_COLUMNS}
+    statistics = JobStatistics(computed.bucket_statistics[["bucket"]].assign(**row_counts), computed.timelines)
+    comparisons = statistics.compute_comparisons_per_row(positions.counts, "positions") * statistics.row_count
+    assert round(comparisons) == 2 * len(distinct)
 
 
 def test_late_positions_random_streams_split_late_and_rejected_rows_exactly(spark, drawn):
-    lanes, buckets = create_lanes(drawn)
-    rows = {(lane, row["id"]): row for lane, stream in enumerate(drawn) for row in stream["rows"]}
+    rows = index_rows(drawn)
     expected = compute_expected(drawn)
 
     with tuned_for_tiny_queries(spark):
-        computed = Lane.compute_timelines(create_rows(spark, drawn, buckets), lanes, buckets)
-        labelled = join_bucket_watermarks(computed.rows, computed.timelines)
+        _, labelled = label_rows(spark, drawn)
         positions = LatePositions.find(labelled, EVENT_TIME)
         selected = positions.select_on_time(labelled)
         annotated_on_time, annotated_late = positions.split_annotated(positions.annotate(labelled))
@@ -159,13 +166,10 @@ def test_late_candidates_in_long_buckets_are_few(spark):
     rows = [{"side": side, "clock": clock, "tiebreak": 0} for clock in clocks for side in SIDES]
     rows = [{**row, "id": number, "event_time": row["clock"] // 1000} for number, row in enumerate(rows)]
     rows[30]["event_time"] -= 4_001
-    drawn, buckets = [{"rows": rows}], Buckets(Grid(0, 20_000_000), range(1), 20_000_000)
+    stream = {"rows": rows, "lag": dict.fromkeys(SIDES, 4_000)}
 
     with tuned_for_tiny_queries(spark):
-        computed = Lane.compute_timelines(
-            create_rows(spark, drawn, buckets), [Lane(WatermarkLag(4_000, 4_000))], buckets
-        )
-        labelled = join_bucket_watermarks(computed.rows, computed.timelines)
+        _, labelled = label_rows(spark, [stream], Buckets(Grid(0, 20_000_000), range(1), 20_000_000))
         positions = BroadcastPositions.collect(labelled.where(is_late_candidate(exact=False)))
         [late] = positions.with_exact_watermarks(labelled, EVENT_TIME, exact=False).collect()
 
@@ -177,22 +181,19 @@ def test_bucket_statistics_rows_without_recorded_watermark_have_no_lead(spark):
         {"side": side, "clock": clock, "tiebreak": 0, "id": 0, "event_time": 9, "recorded": recorded}
         for side, clock, recorded in [("left", 5_000, 3), ("left", 2_000, -1), ("left", 1_000, None)]
     ]
-    buckets = Buckets(GRID, range(1), EVERY)
 
     with tuned_for_tiny_queries(spark):
-        frame = create_rows(spark, [{"rows": rows}], buckets, "recorded long")
+        frame = create_rows(spark, [{"rows": rows}], Buckets(GRID, range(1), EVERY), "recorded long")
         [statistics] = compute_bucket_statistics(frame, "recorded").collect()
 
     assert (statistics["left_lead"], statistics["right_lead"]) == (-2, NO_LEAD)
 
 
 def test_watermark_increments_random_streams_give_exact_watermarks(spark, drawn):
-    lanes, buckets = create_lanes(drawn)
     expected = compute_expected(drawn)
 
     with tuned_for_tiny_queries(spark):
-        computed = Lane.compute_timelines(create_rows(spark, drawn, buckets), lanes, buckets)
-        labelled = join_bucket_watermarks(computed.rows, computed.timelines)
+        _, labelled = label_rows(spark, drawn)
         increments = WatermarkIncrements.collect(labelled, EVENT_TIME)
         rows = increments.with_watermarks(labelled)
         assert sorted(rows.columns) == sorted(Lane.split(labelled, exact=True)[1].columns)

@@ -188,7 +188,7 @@ class _WatermarkedRows:
             return self.late_positions.split_annotated(self.late_positions.annotate(rows))[1]
         exact = self.strategy.late_candidates == "all_rows"
         candidates = self.lane_class.split(rows, exact=exact)[1]
-        if self.strategy.late_candidates == "looked_up" and self.has_late_candidates:
+        if self.strategy.late_candidates == "broadcast_positions" and self.has_late_candidates:
             selected = self._with_exact_watermarks(self.rows, rows.where(is_late_candidate(exact=False)), exact=False)
             return selected.select(*candidates.columns)
         if exact and self.increments:
@@ -217,13 +217,10 @@ class _WatermarkedRows:
             exact: False if these are late candidates.
         """
         column = self.lane_class.watermark_column
-        if self.strategy.late_candidates in ("looked_up", "by_position"):
+        if self.strategy.late_candidates in ("broadcast_positions", "by_position"):
             positions = BroadcastPositions.collect(selected)
-            row_counts = self.statistics.buckets[["bucket"]].assign(
-                rows=self.statistics.buckets[COUNT_COLUMNS].sum(axis="columns")
-            )
-            comparisons_per_row = positions.count_comparisons(row_counts) / self.statistics.row_count
-            if self.limits.can_look_up(positions.count, comparisons_per_row):
+            comparisons_per_row = self.statistics.compute_comparisons_per_row(positions.counts, "positions")
+            if self.limits.can_broadcast_positions(positions.count, comparisons_per_row):
                 return positions.with_exact_watermarks(rows, column, exact=exact)
             selected = positions.rows
         return with_exact_watermarks_of_selected(rows, selected, column, exact=exact)
@@ -285,7 +282,7 @@ def _materialize_stateful_rows(watermarked: _WatermarkedRows) -> tuple[DataFrame
     if late_positions:
         annotated = late_positions.annotate(watermarked.rows)
         stateful = annotated.where(late_positions.is_at_late_position() | is_retained)
-    elif watermarked.strategy.late_candidates == "looked_up":
+    elif watermarked.strategy.late_candidates == "broadcast_positions":
         stateful = watermarked.rows.where(is_late_candidate(exact=False) | is_retained)
     else:
         stateful = watermarked.rows.where(watermarked.lane_class.is_ordered(exact=False) | is_retained)
@@ -307,9 +304,8 @@ def _refine_strategy(watermarked: _WatermarkedRows, carried: DataFrame | None, j
     newest_carried = {}
     if strategy.exact_watermarks == "broadcast_increments":
         increments = WatermarkIncrements.collect(rows, watermark_column)
-        buckets = statistics.buckets.merge(increments.counts, on="bucket")
-        comparisons = int((buckets[COUNT_COLUMNS].sum(axis="columns") * buckets["increments"]).sum())
-        strategy = strategy.refine_by_increments(comparisons / statistics.row_count, limits)
+        comparisons_per_row = statistics.compute_comparisons_per_row(increments.counts, "increments")
+        strategy = strategy.refine_by_increments(comparisons_per_row, limits)
     if strategy.late_candidates == "by_position":
         late_positions = LatePositions.find(rows, watermark_column)
         strategy = strategy.refine_by_late_positions(late_positions.count, limits)

@@ -49,7 +49,7 @@ class ReplayLimits:
         """Return True if a job with this number of rows is small."""
         return rows <= self.max_cached_rows
 
-    def can_look_up(self, positions: int, comparisons_per_row: float) -> bool:
+    def can_broadcast_positions(self, positions: int, comparisons_per_row: float) -> bool:
         """Return True if these positions are few enough to be broadcast and compared with all rows of their buckets."""
         return positions <= self.max_broadcast_positions and comparisons_per_row <= self.max_comparisons_per_row
 
@@ -101,6 +101,16 @@ class JobStatistics:
         raises = buckets["has_increment"] & (buckets["mean"] > left.clip(upper=right))
         return count_rows(buckets[raises]) / self.row_count
 
+    def compute_comparisons_per_row(self, counts: pd.DataFrame, name: str) -> float:
+        """Compute the average number of comparisons if each row is compared with everything counted in its bucket.
+
+        Args:
+            counts: Counts in the column `name`, by `bucket`.
+            name: The column.
+        """
+        buckets = self.buckets.merge(counts, on="bucket")
+        return int((buckets[COUNT_COLUMNS].sum(axis="columns") * buckets[name]).sum()) / self.row_count
+
     @cached_property
     def _buckets_with_watermarks(self) -> pd.DataFrame:
         return self.buckets.merge(pd.concat([timeline.buckets for timeline in self.timelines]), on="bucket")
@@ -114,11 +124,15 @@ class ReplayStrategy:
     """True if all rows are materialized; False if each output scans them."""
     exact_watermarks: Literal["ordered", "broadcast_increments"] | None
     """Method to compute the exact watermarks of all rows; None if only late candidates need them."""
-    late_candidates: Literal["all_rows", "ordered", "looked_up", "by_position"]
-    """Method to compute the exact watermarks of late candidates. `all_rows`: all rows are candidates, since all need
-    exact watermarks. `ordered`: by ordering them among the rows that raise a watermark. `looked_up`: without ordering,
-    by `watermarks.broadcast_positions`, unless there are too many positions (`ReplayLimits.can_look_up`).
-    `by_position`: only those at late positions are candidates (`watermarks.late_positions`)."""
+    late_candidates: Literal["all_rows", "ordered", "broadcast_positions", "by_position"]
+    """Method to compute the exact watermarks of late candidates:
+
+    - `all_rows`: all rows are candidates, since all need exact watermarks.
+    - `ordered`: order the candidates among the rows that raise a watermark.
+    - `broadcast_positions`: order nothing (`watermarks.broadcast_positions`), unless there are too many positions
+      (`ReplayLimits.can_broadcast_positions`).
+    - `by_position`: only rows at late positions are candidates (`watermarks.late_positions`).
+    """
     materialize_stateful_rows: bool = False
     """True if late candidates and rows that may outlive their slice are materialized in one scan."""
     repartition_carried_rows: bool = True
@@ -137,7 +151,8 @@ class ReplayStrategy:
         | large | selects exact rows          | None             | (2)             | (3)                       |
 
         (1) `broadcast_increments` if few rows raise a watermark, else `ordered`.
-        (2) `by_position` if many rows are late candidates, else `looked_up` if many raise a watermark, else `ordered`.
+        (2) `by_position` if many rows are late candidates, else `broadcast_positions` if many rows raise a watermark,
+            else `ordered`.
         (3) True unless many late candidates are ordered.
         If a row's position does not determine its watermark (`Lane.is_determined_by_position`), (1) and (2) are
         `ordered`. Carried rows are repartitioned until `refine_by_retained_rows`.
@@ -163,7 +178,7 @@ class ReplayStrategy:
         strategy = replace(strategy, materialize_stateful_rows=has_positions or not has_many_candidates)
         if has_many_candidates and has_positions:
             return replace(strategy, late_candidates="by_position")
-        return replace(strategy, late_candidates="looked_up") if has_many_increments else strategy
+        return replace(strategy, late_candidates="broadcast_positions") if has_many_increments else strategy
 
     @property
     def selects_retained_rows(self) -> bool:

@@ -52,15 +52,6 @@ class BroadcastPositions:
         """Number of positions."""
         return int(self.counts["positions"].sum())
 
-    def count_comparisons(self, row_counts: pd.DataFrame) -> int:
-        """Count the comparisons that `with_exact_watermarks` makes at most.
-
-        Args:
-            row_counts: Number of `rows` of the job by `bucket`.
-        """
-        buckets = self.counts.merge(row_counts, on="bucket")
-        return int((buckets["positions"] * buckets["rows"]).sum())
-
     def with_exact_watermarks(self, all_rows: DataFrame, watermark_column: str, *, exact: bool) -> DataFrame:
         """Return the rows with the exact watermarks at their arrival. Reads all rows once.
 

@@ -114,13 +114,12 @@ def compute_bucket_statistics(
     value = F.when(moves_watermark(), F.col(watermark_column))
     values = {"left_newest_value": F.when(is_left, value), "right_newest_value": F.when(~is_left, value)}
     is_accepted, is_read = F.col("rejected").isNull(), ~is_filtered()
-    sides = {"left": is_left, "right": ~is_left}
-    ahead_sides, lead_sides = sides if AHEAD in rows.columns else {}, sides if has_leads else {}
+    sides = {"left": is_left, "right": ~is_left} if AHEAD in rows.columns else {}
     leads = {
-        f"{side}_lead": F.coalesce(F.when(is_side, value - clock_ms()), F.lit(NO_LEAD))
-        for side, is_side in lead_sides.items()
+        "left_lead": F.coalesce(F.when(is_left, value - clock_ms()), F.lit(NO_LEAD)),
+        "right_lead": F.coalesce(F.when(~is_left, value - clock_ms()), F.lit(NO_LEAD)),
+        "mean_lead": F.when(is_accepted, F.col("event_time") - clock_ms()),
     }
-    leads |= {"mean_lead": F.when(is_accepted, F.col("event_time") - clock_ms())} if has_leads else {}
     # A separate projection is pushed down into both inputs, where the side is a constant.
     split = rows.select(
         "bucket",
@@ -128,7 +127,7 @@ def compute_bucket_statistics(
         F.when(~is_left, event_time).alias("right_newest"),
         F.when(is_accepted, F.col("event_time")).alias("oldest"),
         F.when(is_accepted, F.col("event_time")).alias("mean"),
-        *(column.alias(name) for name, column in leads.items()),
+        *(column.alias(name) for name, column in leads.items() if has_leads),
         (is_left & is_read).cast("int").alias("left_rows"),
         (~is_left & is_read).cast("int").alias("right_rows"),
         (is_left & ~is_read).cast("int").alias("left_filtered"),
@@ -139,8 +138,8 @@ def compute_bucket_statistics(
         (F.col("owning_slice") < F.col("slice")).cast("int").alias("late_arriving_rows"),
         F.when(F.col("owning_slice") < F.col("slice"), F.col("owning_slice")).alias("late_arriving_from"),
         *(column.alias(name) for name, column in values.items() if watermark_column != EVENT_TIME),
-        *((is_side & is_ahead()).cast("int").alias(f"{side}_rows_ahead") for side, is_side in ahead_sides.items()),
-        *(F.when(is_side & is_ahead(), F.col(AHEAD)).alias(f"{side}_ahead") for side, is_side in ahead_sides.items()),
+        *((is_side & is_ahead()).cast("int").alias(f"{side}_rows_ahead") for side, is_side in sides.items()),
+        *(F.when(is_side & is_ahead(), F.col(AHEAD)).alias(f"{side}_ahead") for side, is_side in sides.items()),
     )
     aggregates = {
         "left_newest": F.max,

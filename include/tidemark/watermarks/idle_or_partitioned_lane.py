@@ -363,8 +363,11 @@ def _compute_timeline(
     tracker, processed, end_watermarks = _SourceTracker(lane, buckets), [], {}
     has_late_candidates = bool(statistics["rejected"].any())
     lag = {"left": lane.lag.left, "right": lane.lag.right}
+    source_lag = statistics["side"].map(lag).astype("Int64")
     sources = statistics.assign(
-        watermark=statistics["newest"] - statistics["side"].map(lag).astype("Int64"), clock=statistics["first"]
+        watermark=statistics["newest"] - source_lag,
+        watermark_lead=statistics["lead"] - source_lag,
+        clock=statistics["first"],
     )
     clocks = sources.groupby("bucket")["clock"].min()
     by_clock = {clocks[bucket]: rows for bucket, rows in sources.groupby("bucket") if not pd.isna(clocks[bucket])}
@@ -439,6 +442,6 @@ def _process_bucket(
         "left_lag": lag["left"],
         "right_lag": lag["right"],
         "late_margin": late_margin,
-        "watermark_lead": int((rows["lead"] - rows["side"].map(lag)).max()),
+        "watermark_lead": int(rows["watermark_lead"].max()),
         "sources": sources if has_increment else [],
     }
