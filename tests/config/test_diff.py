@@ -51,6 +51,7 @@ RETENTION_SETTINGS = ("replaced_files", "checkpoints", "uncommitted_files", "dat
         ({"restarts": ["2024-01-01T02:00:00Z"]}, {"restarts.0": "slices since"}),
         ({"name": "other"}, {"name": "new pipeline", "output": "new pipeline"}),
         ({"slices__end": "2025-01-01T00:00:00Z"}, {"slices.end": "no rows"}),
+        ({"slices__every": "30 minutes"}, {"slices.every": "new output"}),
     ],
 )
 def test_diff_pipelines_names_the_effect_of_each_setting(tmp_path, changes, expected):

@@ -157,9 +157,11 @@ def test_candidate_with_wider_bounds_is_compared_and_promoted(
     assert code == 2
     assert "ran under other settings than the pipeline file has (join.interval.lower was" in output
 
-    code, output = run_tidemark({**WIDE, "slices__every": "30 minutes"}, "version promote", "wide")
-    assert code == 2
-    assert "has other slices (every 1 hour, from 2024-01-01T00:00Z on)" in output
+    half_hours = {**WIDE, "slices__every": "30 minutes"}
+    for command in (("version promote", "wide"), ("run",), ("reprocess", "--from", "2024-01-01T01:00Z"), ("status",)):
+        code, output = run_tidemark(half_hours, *command)
+        assert code == 2, command
+        assert "has other slices than the pipeline file: every 1 hour, from 2024-01-01T00:00Z on" in output
 
     settings = pipeline(**WIDE)
     with monkeypatch.context() as patch:

@@ -19,6 +19,7 @@ from tidemark.formatting import format_count, format_lateness, format_span, form
 
 _CONSEQUENCES: Mapping[Effect, str] = {
     "new pipeline": "all tables: it is another pipeline",
+    "new output": "committed slices cannot continue: give the pipeline a new `output`",
     "all slices": "committed slices: reprocess them",
     "slices since": "committed slices after it: reprocess them",
     "new slices": "slices from now on",

@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 from tidemark.config.pipeline import Pipeline
 from tidemark.formatting import ToDict
 
-Effect = Literal["new pipeline", "all slices", "slices since", "new slices", "no rows"]
+Effect = Literal["new pipeline", "new output", "all slices", "slices since", "new slices", "no rows"]
 """Effect of a change, from the most to the least severe.
 
-`new pipeline`: the tables are in another folder. `all slices`: committed slices must be recomputed. `slices since`:
-committed slices after the changed instant must be recomputed. `new slices`: slices that run from now on have other
+`new pipeline`: the tables are in another folder. `new output`: committed slices cannot be continued or recomputed.
+`all slices`: committed slices must be recomputed. `slices since`: those after the changed instant. `new slices`: slices that run from now on have other
 columns, or handle late-arriving and deleted rows differently. `no rows`: output rows do not change.
 """
 
@@ -76,6 +76,8 @@ def _effect_of(name: str, affecting: set[str]) -> Effect:
         return "new pipeline"
     if top in _INSTANT_SETTINGS:
         return "slices since"
+    if name in affecting and top == "slices":
+        return "new output"
     if name in affecting:
         return "all slices"
     return "new slices" if top in _NEW_SLICE_SETTINGS else "no rows"

@@ -20,6 +20,7 @@ from tidemark.delta.filesystem import open_filesystem
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import CommitConflictError, DeltaTableHandle, OpenTables, create_internal_table
 from tidemark.errors import FaultError, LedgerConflictError, SliceOrderError, UserError
+from tidemark.ledger.config_fingerprint import parse_settings
 from tidemark.ledger.entry import Entry, parse_entry
 from tidemark.ledger.ledger_table import (
     COMPACT_EVERY,
@@ -65,6 +66,7 @@ class Ledger:
 
         Raises:
             UserError: The ledger belongs to another pipeline, or another version of Tidemark wrote it.
+            SliceOrderError: The committed slices are of another grid.
         """
         read = cls.read if applies_commits else cls.read_without_sync
         ledger = read(PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices))
@@ -74,6 +76,7 @@ class Ledger:
                 f"output {pipeline.output} is that of pipeline {', '.join(sorted(owners))}, as its ledger says; give "
                 f"{pipeline.name} an output of its own, or its old name back"
             )
+        ledger.require_same_slices(pipeline)
         return ledger
 
     @classmethod
@@ -164,6 +167,21 @@ class Ledger:
             now: The instant.
         """
         return max(0, count_ended_slices(self.grid, slices, now) - (self.last.number + 1 if self.last else 0))
+
+    def require_same_slices(self, pipeline: Pipeline) -> None:
+        """Check that the committed slices are those of a pipeline, which would take them for others.
+
+        Raises:
+            SliceOrderError: They were committed with other settings of `slices`.
+        """
+        settings = pipeline.output_affecting_settings()["slices"]
+        if self.last is None or (committed := parse_settings(self.last.settings)["slices"]) == settings:
+            return
+        zone = f" in {committed['time_zone']}" if "time_zone" in committed else ""
+        raise SliceOrderError(
+            f"{self.tables.root} has other slices than the pipeline file: every {committed['every']}{zone}, from "
+            f"{committed['start']} on. Restore `slices`, or give the pipeline a new `output`."
+        )
 
     def with_entries(self, entries: Iterable[Entry]) -> Ledger:
         """Return the ledger with further committed entries."""

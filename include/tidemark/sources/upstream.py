@@ -93,7 +93,9 @@ def read_upstreams(pipeline: Pipeline, lake: str, *, applies_commits: bool) -> l
         # Before the ledger: a commit in between then counts as a change of what was read.
         version = _find_version(tables)
         arguments = format_upstream_arguments(pipeline, side)
-        states.append(UpstreamState.from_ledger(side, upstream.pipeline, arguments, read(tables, grid), version))
+        ledger = read(tables, grid)
+        ledger.require_same_slices(pipeline)  # the reader has the slices of its upstream
+        states.append(UpstreamState.from_ledger(side, upstream.pipeline, arguments, ledger, version))
     return states
 
 

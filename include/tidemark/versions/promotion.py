@@ -26,7 +26,7 @@ from tidemark.delta.filesystem import open_filesystem
 from tidemark.delta.staging import StagedFiles, read_data_files
 from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.errors import FaultError, LedgerConflictError, UserError
-from tidemark.ledger.config_fingerprint import parse_settings, serialize_settings, slices_with_other_settings
+from tidemark.ledger.config_fingerprint import serialize_settings, slices_with_other_settings
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.erasure_records import find_last_erasure_commit
 from tidemark.ledger.ledger import Ledger
@@ -131,12 +131,6 @@ def _require_promotable(pipeline: Pipeline, name: str, candidate: Ledger, live: 
     """Check that a candidate can replace the live version."""
     grid, command = candidate.grid, f"tidemark run {format_cli_arguments(to_candidate(pipeline, name))}"
     settings = serialize_settings(pipeline)
-    if live.last and (old := parse_settings(live.last.settings)["slices"]) != parse_settings(settings)["slices"]:
-        zone = f" in {old['time_zone']}" if "time_zone" in old else ""
-        raise UserError(
-            f"the live version of {pipeline.name} has other slices (every {old['every']}{zone}, from {old['start']} "
-            "on). Give a pipeline whose slices change a new `output`."
-        )
     if other := next(slices_with_other_settings(candidate.entries.values(), settings, grid), None):
         first, setting_diff = grid.label(other[0]), other[1]
         raise UserError(
