@@ -72,7 +72,7 @@ def read_replaced_files_of_later_slices(patch: pytest.MonkeyPatch) -> None:
     """Read replaced files of slices that were not run yet, to find changes of others: a vacuum may delete them."""
 
     def read_before(detector: ChangeDetector, end: int, read: Callable[[Collection[str]], Any], _: object) -> Any:
-        return read(detector.statistics.select_names_from(end))
+        return read(detector.statistics.select_paths_from(end))
 
     patch.setattr(ChangeDetector, "_read_before", read_before)
 

@@ -7,7 +7,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from tidemark.delta.commit_history import get_file_name
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.delta.table_reader import DeltaInput
 from tidemark.execution.run import execute
@@ -142,10 +141,10 @@ def test_delta_input_without_delta_rs_is_read_by_spark(spark, lake, write, monke
     by_delta_rs = DeltaInput.find(spark, str(lake), "left")
     by_spark = DeltaInput.find(spark, str(lake), "left")
     monkeypatch.setitem(by_spark.__dict__, "log", None)
-    assert (by_spark.version, by_spark.schema, by_spark.paths != [], by_spark.read().count()) == (
+    assert (by_spark.version, by_spark.schema, by_spark.list_files() != [], by_spark.read().count()) == (
         by_delta_rs.version,
         by_delta_rs.schema,
-        by_delta_rs.paths != [],
+        by_delta_rs.list_files() != [],
         by_delta_rs.read().count(),
     )
 
@@ -182,6 +181,6 @@ def test_read_files_with_column_named_metadata_selects_files(spark, lake):
         row = spark.createDataFrame([("x", number)], "`_metadata` string, v int")
         row.coalesce(1).write.format("delta").mode("append").save(f"{lake}/left")
     table = DeltaInput.find(spark, str(lake), "left")
-    [first] = DeltaInput.find(spark, str(lake), "left", version=1).paths
+    [first] = DeltaInput.find(spark, str(lake), "left", version=1).list_files()
 
-    assert [row["v"] for row in table.read_files([get_file_name(first)]).collect()] == [0]
+    assert [row["v"] for row in table.read_files([first]).collect()] == [0]

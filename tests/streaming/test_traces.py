@@ -102,6 +102,16 @@ def test_trace_of_files_converted_to_delta_equals_the_batches(spark, lake, appen
         read_trace()
 
 
+def test_trace_of_files_of_one_name_in_several_partitions_equals_the_batches(spark, lake, run_query, read_trace):
+    rows = spark.createDataFrame([(n, n % 3) for n in range(9)], "id int, file int")
+    rows.coalesce(1).write.partitionBy("file").parquet(str(lake / "left"))
+    spark.sql(f"CONVERT TO DELTA parquet.`{lake}/left` PARTITIONED BY (file int)")
+    assert len({file.name for file in (lake / "left").glob("file=*/*.parquet")}) == 1
+    read = run_query(maxFilesPerTrigger="1")
+    assert read_trace() == read
+    assert len(read) == 3
+
+
 def test_trace_of_files_in_a_column_equals_the_batches(spark, lake, run_query, read_trace, tmp_path):
     folder = lake / "landing folder"
     for day in range(3):

@@ -12,8 +12,9 @@ Effect = Literal["new pipeline", "new output", "all slices", "slices since", "ne
 """Effect of a change, from the most to the least severe.
 
 `new pipeline`: the tables are in another folder. `new output`: committed slices cannot be continued or recomputed.
-`all slices`: committed slices must be recomputed. `slices since`: those after the changed instant. `new slices`: slices that run from now on have other
-columns, or handle late-arriving and deleted rows differently. `no rows`: output rows do not change.
+`all slices`: committed slices must be recomputed. `slices since`: those after the changed instant. `new slices`: slices
+that run from now on have other columns, or handle late-arriving and deleted rows differently. `no rows`: output rows do
+not change.
 """
 
 _LOCATION_SETTINGS = ("name", "output")

@@ -94,11 +94,6 @@ def is_outside_table(path: str) -> bool:
     return _OUTSIDE_TABLE.search(path) is not None
 
 
-def get_file_name(path: str) -> str:
-    """Return the decoded name of a file from its path in a log."""
-    return unquote(path).rsplit("/", 1)[-1]
-
-
 def read_log_actions(path: str, version: int, filesystem: pafs.FileSystem | None = None) -> list[dict[str, Any]]:
     """Read the actions of the commit that made a version.
 
@@ -130,14 +125,14 @@ def read_log_range(path: str, versions: range) -> dict[int, list[dict[str, Any]]
 
 
 def list_appended_files(commits: Iterable[list[dict[str, Any]]]) -> set[str]:
-    """List the names of files that commits, given by their actions, added without copying earlier rows."""
-    names = set[str]()
+    """List the decoded paths of files that commits, given by their actions, added without copying earlier rows."""
+    paths = set[str]()
     for actions in commits:
         info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
         if not _may_copy_rows(info, str(info.get("operation"))):
             added = (action["add"] for action in actions if action.get("add"))
-            names |= {get_file_name(file["path"]) for file in added if file["dataChange"]}
-    return names
+            paths |= {unquote(file["path"]) for file in added if file["dataChange"]}
+    return paths
 
 
 def is_data_change(path: str, version: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
+from urllib.parse import quote, unquote
 
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JJavaError
@@ -14,7 +15,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import types as T
 
-from tidemark.delta.commit_history import get_file_name, read_log_range
+from tidemark.delta.commit_history import is_outside_table, read_log_range
 from tidemark.delta.missing_table import explain_missing_table
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.staging import read_files
@@ -62,8 +63,15 @@ def _describe_catalog_table(spark: SparkSession, name: str) -> Row | None:
     return detail if detail and detail["name"] else None
 
 
+_UNESCAPED_CHARACTERS = "/-_.!~*'()@:&=+$,;"
+"""Characters that Java does not escape in the path of a URI, except letters, digits and non-ASCII."""
 MAX_DIRECT_FILES = 1000
 """Limit for reading files without the log, because Spark would request each file's status from the storage."""
+
+
+def _without_scheme(path: str) -> str:
+    """Remove the scheme of a decoded path: one store may have several, such as s3 and s3a."""
+    return re.sub(r"^[a-zA-Z][a-zA-Z0-9+.-]*:(?=/)/*", "/", path)
 
 
 def _open_table(path: str, version: int | None = None) -> DeltaTableHandle | None:
@@ -204,10 +212,33 @@ class DeltaInput:
         ids = [action["metaData"]["id"] for actions in commits for action in actions if "metaData" in action]
         return str(ids[-1]) if ids else None
 
-    @cached_property
-    def paths(self) -> list[str]:
-        """Paths of the table's files at `version`."""
-        return list(self.table.files["path"]) if self.table else self.read().inputFiles()
+    def list_files(self, version: int | None = None) -> list[str]:
+        """List the files of a version, by default of `version`.
+
+        Returns:
+            Decoded paths, relative to the table's folder or absolute. Files of different partitions can have one name.
+        """
+        table_version = self.version if version is None else version
+        if table := self.open_at_version(table_version):
+            return [unquote(path) for path in table.files["path"]]
+        return [self.to_log_path(uri) for uri in self._read_all_columns(table_version).inputFiles()]
+
+    def to_log_path(self, uri: str) -> str:
+        """Return the decoded path that the table's log has for a file, by the URI that Spark has for it."""
+        decoded, folder = unquote(uri), _without_scheme(self.path)
+        path = _without_scheme(decoded)
+        return path.removeprefix(f"{folder}/") if path.startswith(f"{folder}/") else decoded
+
+    def list_spark_uris(self, path: str) -> list[str]:
+        """List the URIs that Spark may have for a file in `_metadata.file_path`, by its decoded path in the log."""
+        address = path if is_outside_table(path) and not path.startswith("..") else f"{self.path}/{path}"
+        scheme, _, rest = address.rpartition("://") if "://" in address else ("file", "", address.removeprefix("file:"))
+        encoded = "".join(
+            quote(character, safe=_UNESCAPED_CHARACTERS) if character.isascii() else character for character in rest
+        )
+        if scheme == "file":
+            return [f"file:/{encoded.lstrip('/')}", f"file:///{encoded.lstrip('/')}"]
+        return [f"{scheme}://{encoded}", *([f"s3a://{encoded}"] if scheme == "s3" else [])]
 
     def read(self, version: int | None = None, paths: Collection[str] | None = None) -> DataFrame:
         """Read the table at a version.
@@ -234,20 +265,21 @@ class DeltaInput:
     def _read_all_columns(self, version: int) -> DataFrame:
         return self.spark.read.format("delta").option("versionAsOf", version).load(self.path)
 
-    def read_files(self, names: Collection[str], version: int | None = None) -> DataFrame:
+    def read_files(self, files: Collection[str], version: int | None = None) -> DataFrame:
         """Read the rows of files at a version, by default at `version`.
 
         Args:
-            names: File names, without folders.
+            files: Decoded paths, as `list_files`.
             version: The version.
         """
         table_version = self.version if version is None else version
         if table := self.open_at_version(table_version):
-            paths = [path for path in table.files["path"] if get_file_name(path) in names]
+            paths = [path for path in table.files["path"] if unquote(path) in files]
             if (direct_rows := read_plain_parquet(self.spark, table, paths)) is not None:
                 return direct_rows
         rows = self._read_with_spark(table_version)
-        return rows.where(get_file_metadata(rows, "file_name").isin(list(names)))
+        uris = [uri for file in files for uri in self.list_spark_uris(file)]
+        return rows.where(get_file_metadata(rows, "file_path").isin(uris))
 
     def open_at_version(self, version: int) -> DeltaTableHandle | None:
         """Open the table at a version; None if delta-rs cannot read it."""

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from pyspark.sql import types as T
 
 from tidemark.delta.column_changes import ColumnChange, find_column_changes, get_physical_name
-from tidemark.delta.commit_history import get_file_name, list_appended_files, read_log_range
+from tidemark.delta.commit_history import list_appended_files, read_log_range
 from tidemark.delta.table_reader import DeltaInput
 from tidemark.sources.file_time_ranges import STATISTICS_TRUNCATION
 from tidemark.timegrid.time_columns import ResolvedTimeColumn
@@ -29,8 +30,8 @@ class InputColumnChange:
     since: int | None
     """Version that changed the column; None if the log no longer has it."""
     files_without_values: frozenset[str]
-    """Names of files with rows that may have lost their values: another column has the name, and these rows were
-    written before it was added."""
+    """Decoded paths of files with rows that may have lost their values: another column has the name, and these rows
+    were written before it was added."""
 
     @property
     def since_label(self) -> str:
@@ -68,12 +69,12 @@ def has_lost_values_from(table: DeltaInput, change: InputColumnChange, clock: Re
     field = next((field for field in earlier.schema if field.name == clock.name), None)
     if field is None:  # commit times, which are not later than the commit
         return False
-    names = [get_file_name(path) for path in earlier.files["path"]]
-    if not change.files_without_values <= set(names):
+    paths = [unquote(path) for path in earlier.files["path"]]
+    if not change.files_without_values <= set(paths):
         return True
     newest = earlier.get_statistics_by_physical_path("max", [get_physical_name(field)])
-    clocks = {name: clock.convert_value(value) for name, value in zip(names, newest, strict=True)}
-    latest = (clocks[name] for name in change.files_without_values)
+    clocks = {path: clock.convert_value(value) for path, value in zip(paths, newest, strict=True)}
+    latest = (clocks[path] for path in change.files_without_values)
     return any(time is not None and time + STATISTICS_TRUNCATION > start for time in latest)
 
 
@@ -102,6 +103,6 @@ def _list_files_without_values(
     is_log_complete = since is not None and all(version in actions for version in later)
     written = list_appended_files(actions[version] for version in later) if is_log_complete else set()
     nulls = log.get_statistics_by_physical_path("null_count", column.physical_path)
-    for path, count in zip(log.files["path"], nulls, strict=True):
-        if count != 0 and (name := get_file_name(path)) not in written:
-            yield name
+    for path, count in zip(map(unquote, log.files["path"]), nulls, strict=True):
+        if count != 0 and path not in written:
+            yield path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 from pyspark.sql import DataFrame
@@ -30,8 +30,6 @@ _ENTRY_SCHEMA = (
     f"{_FILE_COLUMN} string, {_ENTRY_COLUMN} struct<is_selected: boolean, at: long, by_commit: map<long, long>>"
 )
 _Entry = tuple[bool, int | None, Mapping[int, int] | None]
-_UNESCAPED_CHARACTERS = "/-_.!~*'()@:&=+$,;"
-"""Characters that Java does not escape in the path of a URI, except letters, digits and non-ASCII."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +106,9 @@ class CommitTimeInput(DeltaInput):
         return rows
 
     @override
-    def read_files(self, names: Collection[str], version: int | None = None) -> DataFrame:
+    def read_files(self, files: Collection[str], version: int | None = None) -> DataFrame:
         at = self.version if version is None else version
-        chosen = [path for path in self.arrivals(at) if path.rsplit("/", 1)[-1] in names]
+        chosen = [path for path in self.arrivals(at) if path in files]
         for path in chosen:
             moved = self.arrivals(at)[path].rewrite
             if moved and not moved.files <= set(chosen):
@@ -209,7 +207,7 @@ class CommitTimeInput(DeltaInput):
         """Keep the rows of selected files and add `ARRIVAL_COLUMN`. A row of a file without entry fails the query."""
         if not entries:  # an empty table has no file metadata
             return rows.withColumn(ARRIVAL_COLUMN, F.lit(None).cast("timestamp"))
-        uri_entries = [(uri, entry) for path, entry in entries.items() for uri in self._spark_uris(path)]
+        uri_entries = [(uri, entry) for path, entry in entries.items() for uri in self.list_spark_uris(path)]
         table = F.broadcast(resolve_session(self.spark).createDataFrame(uri_entries, _ENTRY_SCHEMA))
         columns = [get_file_metadata(rows, "file_path").alias(_FILE_COLUMN)]
         if uses_row_tracking:
@@ -226,17 +224,6 @@ class CommitTimeInput(DeltaInput):
         )
         arrival = F.timestamp_micros(F.coalesce(micros, unmatched.cast("long"))).alias(ARRIVAL_COLUMN)
         return selected.select(*(F.col(quote_identifier(name)) for name in rows.columns), arrival)
-
-    def _spark_uris(self, path: str) -> list[str]:
-        """Return the URIs that Spark may use for a file in `_metadata.file_path`."""
-        address = path if is_outside_table(path) and not path.startswith("..") else f"{self.path}/{path}"
-        scheme, _, rest = address.rpartition("://") if "://" in address else ("file", "", address.removeprefix("file:"))
-        encoded = "".join(
-            quote(character, safe=_UNESCAPED_CHARACTERS) if character.isascii() else character for character in rest
-        )
-        if scheme == "file":
-            return [f"file:/{encoded.lstrip('/')}", f"file:///{encoded.lstrip('/')}"]
-        return [f"{scheme}://{encoded}", *([f"s3a://{encoded}"] if scheme == "s3" else [])]
 
 
 _EXCLUDED: _Entry = (False, None, None)

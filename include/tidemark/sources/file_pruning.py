@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from urllib.parse import unquote
 
 from tidemark.config.types import to_micros
-from tidemark.delta.commit_history import get_file_name
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.delta.table_reader import DeltaInput
 from tidemark.sources.commit_time_source import CommitTimeInput
@@ -99,10 +99,10 @@ class FileStatistics:
             if self._may_have_rows_without_clock(file, start, end, includes_unplaced=includes_unplaced)
         ]
 
-    def select_names_from(self, start: int) -> frozenset[str]:
-        """Select the names of files in which every row has a clock of `start` (microseconds) or later."""
+    def select_paths_from(self, start: int) -> frozenset[str]:
+        """Select the decoded paths of files in which every row has a clock of `start` (microseconds) or later."""
         return frozenset(
-            get_file_name(file.path)
+            unquote(file.path)
             for file in self.files or ()
             if file.is_complete and not file.rows_without_time
             if file.earliest is not None and file.earliest >= start and self._has_usable_times(file)

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.delta.commit_history import get_file_name, is_outside_table, read_log_actions
+from tidemark.delta.commit_history import is_outside_table, read_log_actions
 from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError, MissingFilesError
 from tidemark.ledger.row_content import content_hash
@@ -23,7 +23,8 @@ class _FileAction:
     """A file that a version added or removed."""
 
     version: int
-    file_name: str
+    file: str
+    """Decoded path. Files of different partitions can have one name."""
     changes_data: bool
     is_removal: bool
 
@@ -38,17 +39,17 @@ class InputChanges:
     table: DeltaInput
     since_version: int
     added: dict[int, set[str]]
-    """Names of the files with new rows, by version."""
+    """Decoded paths of the files with new rows, by version."""
     removed: dict[int, set[str]]
-    """Names of the removed files, by version, also of those that were rewritten without a change of rows."""
+    """Paths of the removed files, by version, also of those that were rewritten without a change of rows."""
     mutating_versions: tuple[int, ...]
     """Versions that deleted or changed rows."""
     mutated_files: frozenset[str]
-    """Names of the files that these versions removed."""
+    """Paths of the files that these versions removed."""
     fully_removed: frozenset[str]
-    """Names of files of `since_version` that were removed with all of their rows."""
+    """Paths of files of `since_version` that were removed with all of their rows."""
     touched_files: frozenset[str]
-    """Names of all files that were added or removed."""
+    """Paths of all files that were added or removed."""
 
     @classmethod
     def read_log(cls, table: DeltaInput, since_version: int) -> InputChanges:
@@ -76,15 +77,13 @@ class InputChanges:
         added, removed = dict[int, set[str]](), dict[int, set[str]]()
         for action in actions:
             if action.is_removal:
-                removed.setdefault(action.version, set()).add(action.file_name)
+                removed.setdefault(action.version, set()).add(action.file)
             elif action.changes_data:
-                added.setdefault(action.version, set()).add(action.file_name)
+                added.setdefault(action.version, set()).add(action.file)
         removals = [action for action in actions if action.changes_data and action.is_removal]
-        added_names = {action.file_name for action in actions if not action.is_removal}
+        added_files = {action.file for action in actions if not action.is_removal}
         fully_removed = frozenset(
-            action.file_name
-            for action in removals
-            if action.version not in added and action.file_name not in added_names
+            action.file for action in removals if action.version not in added and action.file not in added_files
         )
         return cls(
             table,
@@ -92,9 +91,9 @@ class InputChanges:
             added,
             removed,
             mutating_versions=tuple(sorted({action.version for action in removals})),
-            mutated_files=frozenset(action.file_name for action in removals),
+            mutated_files=frozenset(action.file for action in removals),
             fully_removed=fully_removed,
-            touched_files=frozenset(action.file_name for action in actions),
+            touched_files=frozenset(action.file for action in actions),
         )
 
     def read_added_rows(self, excluded_files: Collection[str] = ()) -> DataFrame | None:
@@ -109,15 +108,15 @@ class InputChanges:
             rewritten = self.touched_files - self.fully_removed.union(excluded_files)
             earlier = self._read_files(self.since_version, rewritten)
             return _subtract_rows(self._read_files(self.table.version, rewritten), earlier)
-        remaining = {version: names.difference(excluded_files) for version, names in self.added.items()}
-        added = {version: names for version, names in remaining.items() if names}
+        remaining = {version: files.difference(excluded_files) for version, files in self.added.items()}
+        added = {version: files for version, files in remaining.items() if files}
         if not added:
             return None
         live = self._live_files
-        replaced = {version: names - live for version, names in added.items() if names - live}
-        parts = [self.table.read_files(sorted(live & set[str]().union(*added.values())))]
+        replaced = {version: files - live for version, files in added.items() if files - live}
+        parts = [self.table.read_files(live.intersection(set[str]().union(*added.values())))]
         # Files that a later rewrite replaced are read from the version that added them.
-        parts += [self._read_files(version, names) for version, names in replaced.items()]
+        parts += [self._read_files(version, files) for version, files in replaced.items()]
         return reduce(lambda rows, part: rows.unionByName(part, allowMissingColumns=True), parts)
 
     def read_removed_rows(self, excluded_files: Collection[str] = ()) -> DataFrame | None:
@@ -132,56 +131,56 @@ class InputChanges:
         return _subtract_rows(self._read_files(self.since_version, files), self._read_files(self.table.version, files))
 
     def list_replaced_files(self) -> dict[int, set[str]]:
-        """Return the names of files that the table no longer has, by the last version that has them."""
-        replaced = {version - 1: names - self._live_files for version, names in self.removed.items()}
-        return {version: names for version, names in replaced.items() if names}
+        """Return the paths of files that the table no longer has, by the last version that has them."""
+        replaced = {version - 1: files - self._live_files for version, files in self.removed.items()}
+        return {version: files for version, files in replaced.items() if files}
 
     def list_new_files(self) -> dict[int, set[str]]:
-        """Return the names of files with rows that were written since, by a version that has them."""
+        """Return the paths of files with rows that were written since, by a version that has them."""
         new = set[str]().union(*self.added.values()) - self.mutated_files
         by_version = {self.table.version: new & self._live_files}
-        by_version |= {version: new & names for version, names in self.list_replaced_files().items()}
-        return {version: names for version, names in by_version.items() if names}
+        by_version |= {version: new & files for version, files in self.list_replaced_files().items()}
+        return {version: files for version, files in by_version.items() if files}
 
     def list_lost_files(self) -> frozenset[str]:
-        """Return the names of files of `since_version` whose rows were deleted or rewritten since."""
+        """Return the paths of files of `since_version` whose rows were deleted or rewritten since."""
         return self.mutated_files.difference(*self.added.values())
 
-    def _read_files(self, version: int, names: Collection[str]) -> DataFrame:
+    def _read_files(self, version: int, files: Collection[str]) -> DataFrame:
         """Read files at a version, with columns in their current types, so that widening changes no row.
 
         Raises:
             MissingFilesError: Files were vacuumed.
         """
-        if not self._has_files(version, set(names) - self._live_files):
+        if not self._has_files(version, set(files) - self._live_files):
             raise MissingFilesError(
                 f"input {self.table.name} no longer has all files of version {version}, so rows that changed since "
                 "cannot be identified: its old files were removed. Reprocess from the first slice."
             )
         # Types as Spark reads them: the log also has fields that are never null, and casts to these fail.
-        return cast_columns(self.table.read_files(sorted(names), version), self.table.read().schema)
+        return cast_columns(self.table.read_files(frozenset(files), version), self.table.read().schema)
 
-    def _has_files(self, version: int, names: Collection[str]) -> bool:
-        """Return True if the files of a version with these names exist. Files outside the table are not checked."""
-        if not names or self.table.table is None:
+    def _has_files(self, version: int, files: Collection[str]) -> bool:
+        """Return True if these files of a version exist. Files outside the table are not checked."""
+        if not files or self.table.table is None:
             return True
-        if (table := self.table.open_at_version(version)) is None:
+        if self.table.open_at_version(version) is None:
             return False
-        paths = [unquote(path) for path in table.files["path"] if get_file_name(path) in names]
-        infos = table.filesystem.get_file_info([path for path in paths if not is_outside_table(path)])
+        paths = set(files).intersection(self.table.list_files(version))
+        infos = self.table.table.filesystem.get_file_info([path for path in paths if not is_outside_table(path)])
         return all(info.is_file for info in infos)
 
     @cached_property
     def _live_files(self) -> frozenset[str]:
-        """Names of the table's files."""
-        return frozenset(get_file_name(path) for path in self.table.paths)
+        """Paths of the table's files."""
+        return frozenset(self.table.list_files())
 
 
 def _read_actions(table: DeltaInput, version: int) -> Iterator[_FileAction]:
     for action in read_log_actions(table.path, version):
         for kind in ("add", "remove"):
             if (file := action.get(kind)) is not None:
-                yield _FileAction(version, get_file_name(file["path"]), file["dataChange"], kind == "remove")
+                yield _FileAction(version, unquote(file["path"]), file["dataChange"], kind == "remove")
 
 
 def _subtract_rows(rows: DataFrame, subtracted: DataFrame) -> DataFrame:

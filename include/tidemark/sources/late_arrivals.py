@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
+from urllib.parse import unquote
 
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JJavaError
@@ -14,7 +15,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.config.types import format_instant, from_micros
-from tidemark.delta.commit_history import get_file_name
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError, MissingFilesError
@@ -208,23 +208,21 @@ class ChangeDetector:
             lost = self._count_rows(version, changes.list_lost_files(), grid, spans)
             if lost is None:
                 continue  # the log may no longer have the version, so all rows of a rewritten file would seem new
-            written = (self._count_rows(at, names, grid, spans) for at, names in changes.list_new_files().items())
+            written = (self._count_rows(at, paths, grid, spans) for at, paths in changes.list_new_files().items())
             total += max(0.0, sum(count or 0.0 for count in written) - lost)
         return total
 
-    def _count_rows(self, version: int, names: Collection[str], grid: Grid, spans: Sequence[_Span]) -> float | None:
+    def _count_rows(self, version: int, paths: Collection[str], grid: Grid, spans: Sequence[_Span]) -> float | None:
         """Estimate the rows of files at a version in slices start <= n < stop, each file's spread over its slices.
 
         Returns:
             None if the files' clocks at this version are unknown.
         """
-        files = self._read_statistics(version).files if names else ()
+        files = self._read_statistics(version).files if paths else ()
         if files is None:
             return None
         return sum(
-            file.rows_with_time * file.share_in_slices(grid, spans)
-            for file in files
-            if get_file_name(file.path) in names
+            file.rows_with_time * file.share_in_slices(grid, spans) for file in files if unquote(file.path) in paths
         )
 
     def _read_statistics(self, version: int) -> FileStatistics:
@@ -299,19 +297,19 @@ class ChangeDetector:
 
         Args:
             end: The clock.
-            read: Method of `changes`, which takes names of files to leave out.
+            read: Method of `changes`, which takes decoded paths of files to leave out.
             changes: Changes of the table.
 
         Raises:
             MissingFilesError: Files with other rows were vacuumed.
         """
-        later = self.statistics.select_names_from(end)
+        later = self.statistics.select_paths_from(end)
         try:
             return read(later)
         except MissingFilesError:
             # The log has the clocks of files that the table no longer has, which need no reading if they are later.
             for version in changes.list_replaced_files():
-                later |= self._read_statistics(version).select_names_from(end)
+                later |= self._read_statistics(version).select_paths_from(end)
             return read(later)
 
     def _read_changes(self, version: int) -> InputChanges:
@@ -354,7 +352,7 @@ class ChangeDetector:
         except DeltaError:
             return None
         files = read_time_ranges(earlier, self.side.clock) if earlier else ()
-        removed = [file for file in files if get_file_name(file.path) in changes.fully_removed]
+        removed = [file for file in files if unquote(file.path) in changes.fully_removed]
         if self.side.substitute_clock is not None and any(file.rows_without_time for file in removed):
             event_times = read_substitute_ranges(self.side, earlier)
             if any(file.path not in event_times for file in removed):

@@ -22,7 +22,6 @@ from pyspark.sql import types as T
 from typing_extensions import override
 
 from tidemark.config import CheckpointArrival
-from tidemark.delta.commit_history import get_file_name
 from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import InputError, suggest_name
 from tidemark.formatting import quote_identifier
@@ -132,7 +131,8 @@ class QueryTableInput(QueryInput):
 
     def _read_version(self, version: int, clocks: dict[str, int]) -> DataFrame:
         rows = super().read(version)
-        return self.add_arrival_times(rows, get_file_metadata(rows, "file_name"), clocks)
+        clocks_by_uri = {uri: clock for file, clock in clocks.items() for uri in self.list_spark_uris(file)}
+        return self.add_arrival_times(rows, get_file_metadata(rows, "file_path"), clocks_by_uri)
 
     @cached_property
     def _is_feed(self) -> bool:
@@ -144,32 +144,28 @@ class QueryTableInput(QueryInput):
 
     @cached_property
     def _clocks_by_version(self) -> dict[int, dict[str, int]]:
-        """The clocks of the files that the query has read, by file name, by a version that has the files."""
-        live = _file_names(super().read().inputFiles())
+        """The clocks of the files that the query has read, by path, by a version that has the files."""
+        live = set(self.list_files())
         clocks_by_version: dict[int, dict[str, int]] = defaultdict(dict)
         files = list(self._iterate_files())
         clocks = self.trace.find_read_clocks(self.source, (position for position, _ in files))
-        for (position, name), clock in zip(files, clocks, strict=True):
+        for (position, file), clock in zip(files, clocks, strict=True):
             if clock is not None:
-                clocks_by_version[self.version if name in live else position[0]][name] = clock
+                clocks_by_version[self.version if file in live else position[0]][file] = clock
         return clocks_by_version or {self.version: {}}
 
     def _iterate_files(self) -> Iterator[tuple[FilePosition, str]]:
-        """Yield position and name of the files in the order in which Spark's source reads them."""
+        """Yield position and decoded path of the files in the order in which Spark's source reads them."""
         first = next((end for end in self._offsets if end), None)
         start = self.starting_version or 0
         if first and self.starting_version is None and (first.is_snapshot or first.position[1] < 0):
             # A first batch that ends before the files of a version has read the complete table of the version before.
             start = first.position[0] if first.is_snapshot else first.position[0] - 1
-            names = (
-                self._list_snapshot(start)
-                if first.is_snapshot
-                else sorted(_file_names(super().read(start).inputFiles()))
-            )
-            yield from (((start, index), name) for index, name in enumerate(names))
+            snapshot = self._list_snapshot(start) if first.is_snapshot else sorted(self.list_files(start))
+            yield from (((start, index), file) for index, file in enumerate(snapshot))
             start += 1
-        for version, names in self._list_added(range(start, self.version + 1)):
-            yield from (((version, index), name) for index, name in enumerate(names))
+        for version, added in self._list_added(range(start, self.version + 1)):
+            yield from (((version, index), file) for index, file in enumerate(added))
 
     def _list_snapshot(self, version: int) -> list[str]:
         rows = super().read(version)
@@ -178,7 +174,7 @@ class QueryTableInput(QueryInput):
             .distinct()
             .collect()
         )
-        return [get_file_name(row[1]) for row in sorted(files)]
+        return [self.to_log_path(row[1]) for row in sorted(files)]
 
     def _list_added(self, versions: range) -> Iterator[tuple[int, list[str]]]:
         """Yield each version with its files that have new rows, in the order of the log."""
@@ -203,11 +199,7 @@ class QueryTableInput(QueryInput):
                     f"version {version} of input {self.name} changed rows, and the checkpoint does not record whether "
                     "its query skipped that version or read the changed files. Name an arrival column."
                 )
-            yield version, [get_file_name(path) for path in added]
-
-
-def _file_names(files: list[str]) -> set[str]:
-    return {get_file_name(file) for file in files}
+            yield version, [unquote(path) for path in added]
 
 
 @dataclass(frozen=True)
