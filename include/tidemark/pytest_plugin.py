@@ -100,8 +100,9 @@ def _run_cases(item: PipelineTestItem) -> dict[tuple[Path, str], CaseResult]:
         items = [other for other in items if other.path == item.path]
     files = {other.path: other.file for other in items}
     chosen = [
-        replace(file, cases=tuple(other.case for other in items if other.path == path)) for path, file in files.items()
+        replace(file, selection=frozenset(other.case.name for other in items if other.path == path))
+        for path, file in files.items()
     ]
     runs = runner.run_case_files(session.get_spark_session("tidemark test", brief=True), chosen)
-    paths = [path for path, file in zip(files, chosen, strict=True) for _ in file.cases]
+    paths = [path for path, file in zip(files, chosen, strict=True) for _ in file.selected_cases]
     return {(path, run.case.name): run.result for path, run in zip(paths, runs, strict=True)}

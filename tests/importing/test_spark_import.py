@@ -166,6 +166,11 @@ def cast_filter():
     return first.join(watermarked[1], F.expr(f"{SAME} AND clickTime = impressionTime"))
 
 
+def escaped_filter():
+    first = watermarked[0].where("CAST(impressionId AS STRING) LIKE '1!%' ESCAPE '!'")
+    return first.join(watermarked[1], F.expr(f"{SAME} AND clickTime = impressionTime"))
+
+
 def null_safe():
     return watermarked[0].join(watermarked[1], F.expr("impressionId <=> clickId AND clickTime = impressionTime"))
 
@@ -191,6 +196,7 @@ REASONS = {
     "time_as_key": "compares the event time of one input with another column",
     "random_filter": "a filter of an input has Rand",
     "cast_filter": "a filter of an input has try_cast",
+    "escaped_filter": "a filter of an input has LikeWithEscape",
     "null_safe": "is compared by <=>",
     "uneven": "windows of different sizes",
     "broken": "broken failed: ValueError: no broker",
@@ -267,6 +273,9 @@ def test_import_with_a_checkpoint_replays_its_batches(spark, queries, tmp_path, 
     assert settings["slices"] == {"every": "1 hour", "start": "2023-12-31T23:00Z"}
     assert settings["spark"] == {"multiple_watermark_policy": "max"}
 
+    by_uri = [*tables[:-1], f"checkpoint:file://{tmp_path}/lake/checkpoint", "--output", "by_uri.yaml"]
+    assert main(["import", f"{queries}:documented", *by_uri]) == 0
+    assert load_pipeline("by_uri.yaml").spark.multiple_watermark_policy == "max"
     days = [*tables, "--every", "1 day", "--set", "slices.time_zone=Europe/Berlin", "--output", "days.yaml"]
     assert main(["import", f"{queries}:documented", *days]) == 0
     assert format_instant(load_pipeline("days.yaml").slices.start) == "2023-12-31T23:00Z"

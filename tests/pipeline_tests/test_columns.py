@@ -1,5 +1,8 @@
 """Columns of test cases follow from the pipeline, the given and the expected rows, and their types from the values."""
 
+from dataclasses import replace
+from decimal import Decimal
+
 import pytest
 import yaml
 from pyspark.sql import types as T
@@ -8,7 +11,7 @@ from tests.conftest import write_chain, write_pipeline
 from tidemark.errors import PipelineFileError
 from tidemark.pipeline_tests.case_file import read_case_file
 from tidemark.pipeline_tests.chain import Chain
-from tidemark.pipeline_tests.columns import convert_row, create_schemas
+from tidemark.pipeline_tests.columns import convert_row, convert_value, create_schemas
 from tidemark.pipeline_tests.new_case import select_relevant_columns
 
 TIMES = ("happened", "arrived")
@@ -111,3 +114,34 @@ def test_convert_row_csv_cell_keeps_its_text_in_columns_of_text_and_decimals(rea
         1,
     )
     assert second == {"zip": "true", "note": None, "price": None, "n": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [
+        ("1", T.DecimalType(38, 30)),
+        ("12345678901234567890123456789012", T.DecimalType(38, 0)),
+        ("123456789.12345678901234567890", T.DecimalType(38, 20)),
+    ],
+)
+def test_convert_value_long_decimals_are_exact(text, dtype):
+    assert convert_value(text, dtype) == Decimal(text)
+
+
+@pytest.mark.parametrize("text", ["123.45", "1.234"])
+def test_convert_value_decimal_with_more_digits_than_its_type_is_refused(text):
+    with pytest.raises(ValueError, match=rf"'{text}' has more digits than decimal\(4,2\)"):
+        convert_value(text, T.DecimalType(4, 2))
+
+
+def test_create_schemas_of_selected_cases_has_the_types_of_the_whole_file(tmp_path, read):
+    read([{"k": "a", "note": "x"}])
+    path = tmp_path / "tests" / "orders.yaml"
+    content = yaml.safe_load(path.read_text())
+    content["cases"]["second"] = {"given": [{"left": [{"k": "b"}]}], "expect": {"emissions": [{"left_note": "x"}]}}
+    path.write_text(yaml.safe_dump(content))
+
+    file = replace(read_case_file(tmp_path / "orders.yaml"), selection=frozenset({"first"}))
+
+    assert [case.name for case in file.selected_cases] == ["first"]
+    assert find_types(file)["left"] == {"k": "string", "note": "string"}

@@ -33,6 +33,8 @@ def diff(expected, actual):
         ([{"v": float("nan")}], [{"v": float("nan")}]),
         ([{"left": [{"k": "a"}, {"k": "b"}]}], [{"left": [{"k": "b", "v": 1}, {"k": "a", "v": 2}]}]),
         ([{"x": None}], [{"x": None, "k": "a"}]),
+        ([{"k": "a"}] * 1100, [{"k": "a"}] * 1100),
+        ([{}, {"k": "a"}, {"k": "a", "v": 1}, {"v": 2}], [*({"k": "a", "v": v} for v in (1, 3, 2)), {"k": "b"}]),
     ],
 )
 def test_compare_rows_equal_rows_have_no_difference(expected, actual):

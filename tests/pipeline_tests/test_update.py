@@ -11,6 +11,7 @@ from pyspark.sql import types as T
 
 from tests.conftest import write_chain, write_pipeline
 from tidemark.config.safe_yaml import parse_long_yaml
+from tidemark.errors import UserError
 from tidemark.pipeline_tests.case_file import ExpectedRow, read_case_file
 from tidemark.pipeline_tests.differences import RowDifference, SectionDifference, compare_rows, parse_expected
 from tidemark.pipeline_tests.junit import write_junit
@@ -26,8 +27,7 @@ cases:
   first: # the first
     given:
       - left: {k: a, v: 1, happened: 2024-01-01T00:10Z}
-    expect:
-%s
+    expect:%s
 
   # The second stays.
   second:
@@ -48,7 +48,8 @@ def update(tmp_path):
     path = tmp_path / "tests" / "orders.yaml"
 
     def update(sections, rows=ROWS, status="failed", note=None):
-        path.write_text(TEXT % sections)
+        before = TEXT % sections
+        path.write_text(before)
         file = read_case_file(tmp_path / "orders.yaml")
         outputs = {"emissions": rows, "late": rows, "carried": rows}
         output = CaseOutput(outputs, lambda _: rows, dict.fromkeys((*outputs, "padded"), TYPES))
@@ -58,7 +59,7 @@ def update(tmp_path):
         count = update_case_file(file, [run], Grid.from_config(pipeline.slices))
         text = path.read_text()
         read_case_file(tmp_path / "orders.yaml")
-        assert count == (text != TEXT % sections)
+        assert count == (text != before)
         return text
 
     return update
@@ -67,24 +68,30 @@ def update(tmp_path):
 @pytest.mark.parametrize(
     ("sections", "rows", "updated"),
     [
-        ("      emissions: []", ROWS, "      emissions:\n        - {left_k: a, left_v: 1}"),
-        ("      emissions:\n        - {left_k: b}\n", ROWS, "      emissions:\n        - {left_k: a}"),
+        ("\n      emissions: []", ROWS, "\n      emissions:\n        - {left_k: a, left_v: 1}"),
+        ("\n      emissions:\n        - {left_k: b}\n", ROWS, "\n      emissions:\n        - {left_k: a}"),
         (
-            "      emissions: # all\n        - {left_k: b, right_k: c}",
+            "\n      emissions: # all\n        - {left_k: b, right_k: c}",
             ROWS,
-            "      emissions: # all\n        - {left_k: a, right_k: null}",
+            "\n      emissions: # all\n        - {left_k: a, right_k: null}",
         ),
-        ("      emissions: # all\n        - {left_k: b}", [], "      emissions: # all\n        []"),
-        ("      late: [{left_k: b, right_k: c}]", ROWS, "      late:\n        - {left_k: a}"),
+        ("\n      emissions: # all\n        - {left_k: b}", [], "\n      emissions: # all\n        []"),
+        ("\n      late: [{left_k: b, right_k: c}]", ROWS, "\n      late:\n        - {left_k: a}"),
         (
-            "      emissions:\n        2024-01-01T00:00Z:\n          - {left_k: b}",
+            "\n      emissions:\n        2024-01-01T00:00Z:\n          - {left_k: b}",
             ROWS,
-            "      emissions:\n        2024-01-01T00:00Z: []\n        2024-01-01T01:00Z:\n          - {left_k: a}",
+            "\n      emissions:\n        2024-01-01T00:00Z: []\n        2024-01-01T01:00Z:\n          - {left_k: a}",
         ),
         (
-            "      padded: []\n      emissions: [{left_k: a}]",
+            "\n      padded: []\n      emissions: [{left_k: a}]",
             ROWS,
-            "      padded:\n        - {left_k: a, left_v: 1}\n      emissions: []",
+            "\n      padded:\n        - {left_k: a, left_v: 1}\n      emissions: []",
+        ),
+        (" {emissions: [], late: [{left_k: b}]}", ROWS, " {emissions: [{left_k: a, left_v: 1}], late: [{left_k: a}]}"),
+        (
+            " {emissions: {2024-01-01T00:00Z: [{left_k: b}]}}",
+            ROWS,
+            " {emissions: {2024-01-01T00:00Z: [], 2024-01-01T01:00Z: [{left_k: a}]}}",
         ),
     ],
 )
@@ -93,6 +100,11 @@ def test_update_case_file_replaces_sections_only(update, sections, rows, updated
 
     assert text.replace("\n\n\n", "\n\n") == TEXT % updated
     assert yaml.safe_load(text)["cases"]["second"] == {"given": [], "expect": {}}
+
+
+def test_update_case_file_rows_of_an_anchor_are_refused(update):
+    with pytest.raises(UserError, match="an anchor and its alias share rows. Write the rows twice"):
+        update("\n      emissions: &rows []\n      late: *rows")
 
 
 VALUES = [
@@ -124,7 +136,7 @@ def test_render_row_is_read_as_the_same_value(tmp_path, value, dtype):
 
 
 def test_update_case_file_passed_case_or_rows_that_depend_on_the_cut_stay(update):
-    sections = "      emissions: []"
+    sections = "\n      emissions: []"
 
     assert update(sections, status="passed") == TEXT % sections
     assert update(sections, note="two jobs") == TEXT % sections

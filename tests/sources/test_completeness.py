@@ -121,6 +121,16 @@ def test_completeness_by_row_accepts_numeric_clocks(lake, pipeline):
         assert measure_left(pipeline(left__arrival=clock, left__complete="row"), lake)[0].startswith("2024-01-01T01:00")
 
 
+@pytest.mark.parametrize("dtype", [pa.float32(), pa.float64()])
+@pytest.mark.parametrize(("unit", "per_second"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+def test_completeness_by_row_accepts_fractional_clocks_of_each_unit(lake, pipeline, unit, per_second, dtype):
+    seconds = 3 * 2**29  # exact in 32 bits
+    write_deltalake(lake / "left", pa.table({"at": pa.array([float(seconds * per_second), float("nan")], dtype)}))
+    for bounds in ({}, {"time_bounds": False}):
+        settings = pipeline(left__arrival={"column": "at", "unit": unit}, left__complete="row", **bounds)
+        assert measure_left(settings, lake)[0] == "2021-01-14T08:25:36Z"
+
+
 def merge_left(lake, key):
     """Merge a row into the left input: it is updated if it has the key, and inserted otherwise."""
     rows = pa.table({"k": [key], **{name: pa.array([at(1)], pa.timestamp("us", "UTC")) for name in TIMES}})

@@ -244,13 +244,23 @@ def test_replay_equals_live_query_over_files(spark, lake, pipeline, tmp_path, mo
 
 def test_replay_leaves_out_settings_that_the_checkpoint_replaces(pipeline, tmp_path):
     completeness = {"left__complete": "row", "right__complete": {"by": "commit"}}
-    settings = pipeline(dialect="spark", spark={"micro_batches": "back_to_back"}, **completeness)
-    paths = LiveQueryPaths("table", str(tmp_path / "checkpoint"), "feed", str(tmp_path / "replay.yaml"))
+    suite = {"name": "s", "expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "left_k"}}]}
+    (tmp_path / "suite.json").write_text(json.dumps(suite))
+    periods = {"slices__every": "30 seconds", "compare": {"table": "t", "every": "90 seconds"}}
+    settings = pipeline(
+        dialect="spark",
+        spark={"micro_batches": "back_to_back"},
+        expectation_suite="suite.json",
+        **completeness,
+        **periods,
+    )
+    paths = LiveQueryPaths("table", str(tmp_path / "checkpoint"), "feed", str(tmp_path / "elsewhere" / "replay.yaml"))
     trace = SimpleNamespace(batches=[SimpleNamespace(clock=to_micros(START))])
 
     replay = load_pipeline(_write_replay(settings, paths, trace, has_feed=True))
 
     assert (replay.left.complete, replay.right.complete, replay.spark.micro_batches) == (None, None, "idle")
+    assert replay.quality == settings.quality
 
 
 def test_run_live_query_other_dialect_raises(pipeline, run_query):

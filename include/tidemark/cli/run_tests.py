@@ -38,7 +38,7 @@ def run_tests(pipelines: Sequence[str], cases: Sequence[str], junit: Path | None
     """
     started = time.monotonic()
     files = _read_case_files(pipelines, cases)
-    count = sum(len(file.cases) for file in files)
+    count = sum(len(file.selected_cases) for file in files)
     with show_activity(f"running {format_count(count, 'case')}"):
         spark = get_spark_session("tidemark test", brief=True)
         runs = run_case_files(spark, files)
@@ -70,7 +70,7 @@ def _update_files(files: Sequence[CaseFile], runs: Sequence[CaseRun]) -> int:
 
 
 def _read_case_files(names: Sequence[str], cases: Sequence[str]) -> list[CaseFile]:
-    """Read the test files of pipelines, with the chosen cases only.
+    """Read the test files of pipelines, and select cases if any are named.
 
     Raises:
         UserError: There is no test file, or no such case.
@@ -87,5 +87,5 @@ def _read_case_files(names: Sequence[str], cases: Sequence[str]) -> list[CaseFil
             raise UserError(f"--case: there is no case {name!r}. {suggest_name(name, existing)}")
     if not cases:
         return files
-    chosen = [replace(file, cases=tuple(case for case in file.cases if case.name in cases)) for file in files]
-    return [file for file in chosen if file.cases]
+    chosen = [replace(file, selection=frozenset(cases)) for file in files]
+    return [file for file in chosen if file.selected_cases]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -27,12 +28,13 @@ def read_checkpoint_start(path: str, lake: str) -> CheckpointStart | None:
     """Read the first entry of a checkpoint's offset log; None for a checkpoint in an object store.
 
     Args:
-        path: Path of the checkpoint, absolute or relative to the lake root.
+        path: Path of the checkpoint, absolute or relative to the lake root, or its URI.
         lake: The lake root.
 
     Raises:
         UserError: There is no such entry.
     """
+    path = re.sub(r"^file:/+", "/", path)
     if _REMOTE in path or (_REMOTE in lake and not Path(path).is_absolute()):
         return None
     file = Path(lake, path, "offsets", "0")

@@ -63,8 +63,11 @@ def read_plan(query: DataFrame) -> Tree:
     nodes = json.loads(plan.toJSON())
     watermarks = query.sparkSession._jvm.org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark  # type: ignore[union-attr]  # noqa: SLF001
     for node, java_node in zip(nodes, _list_java_nodes(plan), strict=True):
-        if "try_cast(" in java_node.simpleString(_MAX_FIELDS):
-            _mark_casts(node)
+        text = java_node.simpleString(_MAX_FIELDS)
+        if "try_cast(" in text:
+            _mark(node, "Cast", EVAL_MODE, TRY)
+        if " ESCAPE '" in text:
+            _mark(node, "Like", "class", "LikeWithEscape")  # the JSON lacks the character
         if node["class"] == _WATERMARK:
             node[DELAY] = watermarks.getDelayMs(java_node.delay())
         elif not node["num-children"]:
@@ -72,14 +75,17 @@ def read_plan(query: DataFrame) -> Tree:
     return parse_tree(nodes)
 
 
-def _mark_casts(part: Any) -> None:
-    """Mark all casts in the JSON of an operator that has a `try_cast`, since the JSON does not show which one it is."""
+def _mark(part: Any, name: str, field: str, value: str) -> None:
+    """Set a field of all expressions of a class in the JSON of an operator.
+
+    The JSON does not show which of them is a `try_cast`, or has an ESCAPE.
+    """
     if isinstance(part, dict):
-        if str(part.get("class", "")).endswith(".Cast"):
-            part[EVAL_MODE] = TRY
+        if str(part.get("class", "")).endswith(f".{name}"):
+            part[field] = value
         part = list(part.values())
     for child in part if isinstance(part, list) else ():
-        _mark_casts(child)
+        _mark(child, name, field, value)
 
 
 def read_settings(spark: SparkSession) -> Mapping[str, str]:

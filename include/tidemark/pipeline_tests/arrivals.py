@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, cast
 
 from pyspark.sql import types as T
@@ -209,7 +210,8 @@ class _InputTimes:
             case T.NumericType():
                 assert self.clock.units_per_second, "a number has a unit"
                 number = micros * self.clock.units_per_second // _SECOND
-                return number if isinstance(self.dtype, T.IntegralType) else float(number)
+                convert = Decimal if isinstance(self.dtype, T.DecimalType) else float
+                return number if isinstance(self.dtype, T.IntegralType) else convert(number)
         raise PipelineFileError(
             f"{row.place}: the row has no {self.arrival_name}, and dates have no order within a day. Write it."
         )

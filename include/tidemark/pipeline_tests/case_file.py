@@ -85,6 +85,13 @@ class CaseFile:
     """The pipeline and those that it reads."""
     settings: FileSettings
     cases: tuple[Case, ...]
+    selection: frozenset[str] | None = None
+    """Names of the cases to run; None: all. The others still decide about the types of columns."""
+
+    @property
+    def selected_cases(self) -> tuple[Case, ...]:
+        """The cases to run."""
+        return tuple(case for case in self.cases if self.selection is None or case.name in self.selection)
 
     @property
     def path(self) -> Path:

@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from difflib import get_close_matches
 from typing import Any
 
@@ -31,6 +31,8 @@ _SIMILARITY = 0.75
 """Similarity from which a column counts as a misspelt one (`difflib.get_close_matches`)."""
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)")
 """Complete instant of ISO 8601, with a zone."""
+_WIDE = Context(prec=100)
+"""Context with more digits than any decimal of Spark."""
 _BITS = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
 
 
@@ -214,10 +216,10 @@ def _to_epoch(value: str | date, unit: str) -> int:
 def _to_decimal(value: str | float, dtype: T.DecimalType) -> Decimal:
     try:
         number = Decimal(str(value))
-        scaled = number.quantize(Decimal(1).scaleb(-dtype.scale))
+        scaled = number.quantize(Decimal(1).scaleb(-dtype.scale), context=_WIDE)
     except InvalidOperation:
         raise ValueError(f"{value!r} is not a value of type {dtype.simpleString()}") from None
-    if scaled != number:
+    if scaled != number or len(scaled.as_tuple().digits) > dtype.precision:
         raise ValueError(f"{value!r} has more digits than {dtype.simpleString()}")
     return scaled
 

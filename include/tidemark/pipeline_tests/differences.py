@@ -188,20 +188,30 @@ def _match(expected: Sequence[Values], actual: Sequence[Values]) -> dict[int, in
     """Match as many rows as possible, by augmenting paths; return the expected row of each matched row."""
     candidates = [[number for number, row in enumerate(actual) if is_match(values, row)] for values in expected]
     partners: dict[int, int] = {}
-
-    def find_partner(number: int, visited: set[int]) -> bool:
-        for candidate in candidates[number]:
-            if candidate in visited:
-                continue
-            visited.add(candidate)
-            if candidate not in partners or find_partner(partners[candidate], visited):
-                partners[candidate] = number
-                return True
-        return False
-
     for number in range(len(expected)):
-        find_partner(number, set())
+        _augment(number, candidates, partners)
     return partners
+
+
+def _augment(start: int, candidates: Sequence[Sequence[int]], partners: dict[int, int]) -> None:
+    """Match one more expected row, `start`, if others can have other partners among their candidates."""
+    own_partners = {number: partner for partner, number in partners.items()}
+    reached_from: dict[int, int] = {}
+    queue = [start]
+    for number in queue:
+        for candidate in candidates[number]:
+            if candidate in reached_from:
+                continue
+            reached_from[candidate] = number
+            if candidate in partners:
+                queue.append(partners[candidate])
+                continue
+            free: int | None = candidate
+            while free is not None:
+                follower = reached_from[free]
+                partners[free] = follower
+                free = own_partners.get(follower)
+            return
 
 
 def is_match(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:

@@ -107,7 +107,7 @@ def draft_case(spark: SparkSession, pipeline: Pipeline, pipeline_file: Path, cas
         file = _add_case(spark, pipeline_file, case)
     except PipelineFileError as error:
         raise UserError(f"{case.name} does not fit the other cases of {path}: {error}") from None
-    [run] = run_case_files(spark, [replace(file, cases=(_find_case(file, case),))])
+    [run] = run_case_files(spark, [replace(file, selection=frozenset({case.name}))])
     if run.output is None:
         raise UserError(f"{case.name} cannot be a test case: {run.result.message}")
     if any(part.note for part in run.result.differences):

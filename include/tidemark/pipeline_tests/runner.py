@@ -70,7 +70,7 @@ def run_case_files(
 
     Args:
         spark: A session.
-        files: The files, with the cases to run.
+        files: The files, with the selection of cases to run.
         progress: Called with the number of cases that have run.
 
     Returns:
@@ -113,7 +113,7 @@ class _PipelineTest:
         runs: dict[str, CaseRun] = {}
         groups: dict[str, CaseGroup] = {}
         own_jobs: list[tuple[Case, str]] = []
-        for case in self.file.cases:
+        for case in self.file.selected_cases:
             if case.settings.error is not None:
                 own_jobs.append((case, "it expects a refusal, which would end the job of other cases"))
                 continue
@@ -132,7 +132,7 @@ class _PipelineTest:
                     reason = f"the job that it shared failed: {to_single_line(format_safe_message(error))}"
                     own_jobs += [(case, reason) for case, _ in part.cases]
         runs |= {case.name: self._run_alone(case, reason) for case, reason in own_jobs}
-        return [runs[case.name] for case in self.file.cases]
+        return [runs[case.name] for case in self.file.selected_cases]
 
     def _split(self, group: CaseGroup) -> Iterator[CaseGroup]:
         """Split a group into parts that fit a job."""

@@ -40,7 +40,7 @@ def update_case_file(file: CaseFile, runs: Sequence[CaseRun], grid: Grid) -> int
         The number of changed cases.
 
     Raises:
-        UserError: The file cannot be written.
+        UserError: The file cannot be written, or several keys share the rows of an anchor.
     """
     text, updated = render_updates(file, runs, grid)
     if updated:
@@ -52,6 +52,9 @@ def render_updates(file: CaseFile, runs: Sequence[CaseRun], grid: Grid) -> tuple
     """Return the text of a test file with the output of failed cases as expected rows, and the number of these cases.
 
     Args: as `update_case_file`.
+
+    Raises:
+        UserError: Several keys share the rows of an anchor.
     """
     edits: list[tuple[Span, str]] = []
     updated = 0
@@ -61,6 +64,8 @@ def render_updates(file: CaseFile, runs: Sequence[CaseRun], grid: Grid) -> tuple
         if case_edits := list(_edit_case(file, run.case, run.output, grid)):
             edits += case_edits
             updated += 1
+    if len({span.start for span, _ in edits}) < len(edits):
+        raise UserError(f"{file.path} cannot be updated: an anchor and its alias share rows. Write the rows twice.")
     text = file.document.text
     for span, replacement in sorted(edits, key=lambda edit: edit[0].start, reverse=True):
         text = text[: span.start] + replacement + text[span.end :]
@@ -87,7 +92,8 @@ def _edit_case(file: CaseFile, case: Case, output: CaseOutput, grid: Grid) -> It
         span = document.spans["cases", case.name, "expect", section]
         extent = trim_extent(document, span)
         columns = _choose_columns(file.chain, case, section, output)
-        text = _render_section(case, section, output, columns, grid, span.indent)
+        is_in_braces = document.text[document.spans["cases", case.name, "expect"].start] == "{"
+        text = _render_section(case, section, output, columns, grid, None if is_in_braces else span.indent)
         is_after_comment = document.text[extent.start - 1] != ":" and not text.startswith("\n")
         yield extent, f"\n{' ' * (span.indent + 2)}{text.strip()}" if is_after_comment else text
 
@@ -103,8 +109,10 @@ def trim_extent(document: YamlDocument, span: Span) -> Span:
     return Span(start, span.start + len(text), span.line, span.indent)
 
 
-def _render_section(case: Case, name: str, output: CaseOutput, columns: Sequence[str], grid: Grid, indent: int) -> str:
-    """Render the rows of a section as the value of its key, which is indented by `indent`."""
+def _render_section(
+    case: Case, name: str, output: CaseOutput, columns: Sequence[str], grid: Grid, indent: int | None
+) -> str:
+    """Render the rows of a section as the value of its key, which is indented by `indent`, or in braces if None."""
     join_output, section = output.find_join(name)
     types = join_output.types[section]
     slices = case.list_slices(name)
@@ -118,6 +126,9 @@ def _render_section(case: Case, name: str, output: CaseOutput, columns: Sequence
         by_slice = {format_instant(start): [] for start in slices}
         for row in output.select_rows(name, case.expected):
             by_slice.setdefault(row["_slice"], []).append(row)
+    if indent is None:
+        parts = (f"{start}:{_render_rows(section, rows, columns, types, None)}" for start, rows in by_slice.items())
+        return f" {{{', '.join(sorted(parts))}}}"
     indent += 2
     lines = [
         f"\n{' ' * indent}{start}:{_render_rows(section, rows, columns, types, indent)}"
@@ -126,12 +137,16 @@ def _render_section(case: Case, name: str, output: CaseOutput, columns: Sequence
     return "".join(lines)
 
 
-def _render_rows(section: Section, rows: Sequence[Values], columns: Sequence[str], types: Types, indent: int) -> str:
+def _render_rows(
+    section: Section, rows: Sequence[Values], columns: Sequence[str], types: Types, indent: int | None
+) -> str:
     if not rows:
         return " []"
     has_sides = section in ("late", "carried")  # a row is of one side, and the columns of the other are null
-    lines = (render_row(row, columns, types, omit_nulls=has_sides) for row in rows)
-    return "".join(f"\n{' ' * (indent + 2)}- {line}" for line in sorted(lines))
+    lines = sorted(render_row(row, columns, types, omit_nulls=has_sides) for row in rows)
+    if indent is None:
+        return f" [{', '.join(lines)}]"
+    return "".join(f"\n{' ' * (indent + 2)}- {line}" for line in lines)
 
 
 def _choose_columns(chain: Chain, case: Case, name: str, output: CaseOutput) -> list[str]:

@@ -176,7 +176,9 @@ def _find_maximum(values: pa.ChunkedArray, clock: ResolvedTimeColumn, bounds: Ti
         instants = pc.cast(pc.cast(values, pa.timestamp("us", "UTC"), safe=False), pa.int64())
         maximum = pc.max(instants.filter(pc.less(instants, latest))).as_py()
     else:
-        usable = pc.less(values, min(latest * clock.units_per_second // 1_000_000, _MAX_LONG))
+        limit = min(latest * clock.units_per_second // 1_000_000, _MAX_LONG)
+        is_float = pa.types.is_floating(values.type)
+        usable = pc.less(values, pa.scalar(float(limit), values.type) if is_float else limit)
         maximum = clock.convert_value(pc.max(values.filter(usable)).as_py())
     if maximum is not None:
         yield maximum

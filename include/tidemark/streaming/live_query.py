@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pyspark.sql import DataFrame, SparkSession
@@ -173,8 +174,10 @@ def _write_replay(pipeline: Pipeline, paths: LiveQueryPaths, trace: QueryTrace, 
         return None
     arrival = {"streaming_checkpoint": paths.checkpoint}
     table = {"table": paths.feed} if has_feed else {}
-    # The checkpoint has the batches, and with them the completeness of the inputs.
-    replaced: dict[str, set[str]] = {"spark": {"micro_batches"}, **{side: {"complete"} for side in SIDES}}
+    # The checkpoint has the batches, and with them the completeness of the inputs. `quality` has the suite's
+    # expectations, and periods may not fit the slices of the replay.
+    replaced: dict[str, Any] = {"spark": {"micro_batches"}, **{side: {"complete"} for side in SIDES}}
+    replaced |= dict.fromkeys(("expectation_suite", "compare", "compact", "airflow", "notify"), True)
     settings = pipeline.model_dump(mode="json", exclude_defaults=True, exclude=replaced)
     settings |= {side: {**settings[side], **table, "arrival": arrival} for side in SIDES}
     settings |= {
