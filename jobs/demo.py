@@ -29,6 +29,7 @@ SINGLE_SLICES = 6
 """Number of slices that run as Spark jobs of their own."""
 MS_PER_HOUR = 3_600_000
 NEXT_COMMANDS = {
+    f"tidemark compare run {BATCH} --with {STREAM}/emissions --reference {STREAM}": "a cause for each row that differs",
     f"tidemark status {STREAM} {CHAIN}": "slices, late rows, watermarks",
     f"tidemark quality show {STREAM}": "results of the quality gate",
     "make airflow": "the same in a local Airflow",
@@ -105,8 +106,9 @@ def _describe_chain(chain: Status) -> str:
 
 def _describe_next_steps(lake: str, seconds: float) -> Iterator[str]:
     width = max(map(len, NEXT_COMMANDS))
-    for label, (command, description) in zip(("Try next:", "", ""), NEXT_COMMANDS.items(), strict=True):
-        yield f"{label:<10}{command:<{width}}  {description}"
+    yield "Try next:"
+    for command, description in NEXT_COMMANDS.items():
+        yield f"  {command:<{width}}  {description}"
     tables = PipelineTables(f"{lake}/{STREAM}")
     yield f"[dim]Tables: {tables.root}. The demo took {seconds:.0f} s.[/dim]"
 

@@ -113,11 +113,11 @@ def missing_extra_error(error: ModuleNotFoundError) -> UserError | None:
     """Return an error that names the pip extra providing the missing package, or None if no extra provides it.
 
     >>> str(missing_extra_error(ModuleNotFoundError(name="altair.vegalite")))
-    "altair is not installed. Run pip install 'tidemark[report]'."
+    'altair is not installed. Install Tidemark with the extra [report].'
     """
     package = str(error.name).partition(".")[0]
     extra = _EXTRAS.get(package)
-    return UserError(f"{package} is not installed. Run pip install 'tidemark[{extra}]'.") if extra else None
+    return UserError(f"{package} is not installed. Install Tidemark with the extra [{extra}].") if extra else None
 
 
 _SUBMIT_EXIT_CODES = {

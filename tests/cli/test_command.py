@@ -190,7 +190,7 @@ def test_run_after_sigterm_stops_between_jobs_and_can_continue(orders, capsys, m
     assert "committed 2024-01-01T00:00Z to 2024-01-01T01:00Z: 1 slice in " in output.out
     assert "; 1 of 2 slices, " in output.out
     assert "left\n" in output.out
-    assert "stopping after the current job is committed. Send the signal again to end at once." in output.err
+    assert "stopping after the current job. Send the signal again to end at once." in output.err
     assert "stopped before slice 2024-01-01T01:00Z; all slices before it are committed" in output.err
     assert signal.getsignal(signal.SIGTERM) is handler
     assert main(["run", orders]) == 0, "a signal during the last job changes nothing"

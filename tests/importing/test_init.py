@@ -107,7 +107,7 @@ def test_init_of_usual_tables_proposes_all_but_the_bounds(propose, tmp_path):
         "table": "left",
         "event_time": {"column": "event_time"},
         "arrival": {"column": "received_at"},
-        "watermark_delay": "2 minutes",
+        "watermark_delay": "1 minute",
     }
     assert [(pair.left, pair.right) for pair in pipeline.join.keys] == [("k", "k")]
     assert pipeline.slices.start == START
@@ -619,12 +619,7 @@ def find_late_by_loop(left, right, delays, dialect):
 def is_late(event_time, watermark, dialect):
     if watermark is None:
         return False
-    match dialect:
-        case "flink-datastream":
-            return event_time // 1000 < watermark
-        case "flink-sql":
-            return event_time // 1000 <= watermark
-    return event_time <= watermark * 1000
+    return event_time <= watermark * 1000 if dialect == "spark" else event_time // 1000 < watermark
 
 
 @given(streams, streams, st.integers(0, 5), st.integers(0, 5), st.sampled_from(DIALECTS))

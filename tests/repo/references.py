@@ -46,7 +46,7 @@ _OTHER_OPTIONS = """
     --also --case --conf --dag-id --depth --digests --from-date --generate-hashes --help --host --image --jars
     --list --master --neglected --no-annotate --no-deps --no-emit-index-url --no-header --one-by-one
     --only-binary --partition-date-end --partition-date-start --partition-key --peer --py-files --python-version --rate
-    --reprocess-behavior --rows --server --slices --to-date
+    --reprocess-behavior --rm --rows --server --slices --to-date --wheel-dir
 """
 OTHER_OPTIONS = frozenset(_OTHER_OPTIONS.split())
 """Options of programs other than `tidemark`, in `bin/`, `benchmarks/` and elsewhere."""

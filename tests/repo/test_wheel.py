@@ -102,7 +102,7 @@ def test_wheel_without_extras_validates_file_and_names_missing_extra(install, ve
 
     plan = run("tidemark", "plan", "orders.yaml")
     assert plan.returncode == 2
-    assert plan.stderr.endswith(" is not installed. Run pip install 'tidemark[spark]'.\n")
+    assert plan.stderr.endswith(" is not installed. Install Tidemark with the extra [spark].\n")
     assert plan.stderr.count("\n") == 1
 
     packages = run("pip", "list", "--format=freeze").stdout.lower()

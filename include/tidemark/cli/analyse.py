@@ -53,7 +53,7 @@ def what_if(
     with naming_option("--max"):
         maximum = parse_duration(max_value)
     if maximum <= minimum:
-        raise UserError(f"--max {max_value} is not above --min {min_value}")
+        raise UserError(f"--max {max_value} is not above --min {min_value}. Pass a greater --max.")
     start_instant, end_instant = parse_instant_option("--from", start), parse_instant_option("--to", end)
     root = get_lake_root()
     values = set(_list_steps(minimum, maximum, steps))

@@ -235,7 +235,7 @@ def main(arguments: list[str] | None = None) -> int:
             report_error(error, "error", to_single_line(f"{row_error}. {remedy}"), UserError.exit_code)
             return UserError.exit_code
         line = f"{type(error).__name__}: {to_single_line(format_safe_message(error))}"
-        hint = "(Set TIDEMARK_DEBUG=1 and run again for the traceback.)"
+        hint = "(Run the same command again; with --verbose it shows the traceback.)"
         report_error(error, "fault", f"{line} {hint}", FaultError.exit_code)
         return FaultError.exit_code
     return 0

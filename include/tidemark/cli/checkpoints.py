@@ -16,7 +16,7 @@ from tidemark.cli import render_checkpoints as views
 from tidemark.cli.common import PipelineArgument, get_lake_root, naming_option, parse_instant_option, print_result
 from tidemark.config import load_pipeline
 from tidemark.config.types import check_not_negative, parse_duration
-from tidemark.errors import UserError
+from tidemark.errors import CheckFailedError, UserError
 from tidemark.spark.lazy_session import create_lazy_session
 from tidemark.spark.session import get_spark_session
 from tidemark.streaming.export import export_checkpoint as export_state
@@ -71,7 +71,9 @@ def verify(
     verified = verify_checkpoint(_open_checkpoint(pipeline, at), parse_instant_option("--from", trusted), rows)
     print_result(verified, lambda: views.render_verification(verified), soft_wrap=True)
     if not verified.is_equal:
-        raise typer.Exit(1)
+        raise CheckFailedError(
+            "the checkpoint differs from the rebuilt one. Run tidemark reprocess from an earlier slice."
+        )
 
 
 @app.command()
@@ -122,7 +124,7 @@ def export(
 ) -> None:
     """Export the files with which a live query continues where the backfill ended; their README explains how.
 
-    Example: `tidemark checkpoint export flights_weather_spark --to exports/flights_weather`
+    Example: `tidemark checkpoint export benchmarks/flights_weather_spark.yaml --to exports/flights_weather`
     """
     exported = export_state(_open_checkpoint(pipeline, at), to)
     print_result(exported, lambda: views.render_export(exported), soft_wrap=True)

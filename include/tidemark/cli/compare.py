@@ -44,7 +44,7 @@ from tidemark.versions.candidates import with_live_settings
 app = typer.Typer(
     help="Compare a pipeline with the table that a stream wrote, and explain each row that differs.\n\n"
     "Defaults are in `compare` of the pipeline file; `--set` overrides them.\n\n"
-    "Example: `tidemark compare run flights_weather_event_time --with streamed/flights_weather`",
+    "Example: `tidemark compare run flights_weather_event_time --with flights_weather/emissions`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -70,7 +70,8 @@ UntilOption = Annotated[
     typer.Option(
         "--until",
         metavar="T",
-        help="Progress of the stream on the pipeline's clock, ISO 8601. [default: now - compare.stream_lag]",
+        help="Time up to which the stream has read its inputs, by the pipeline's clock, ISO 8601. Rows after it are "
+        "pending. [default: now - compare.stream_lag]",
     ),
 ]
 SetOption = Annotated[
@@ -87,7 +88,7 @@ ExamplesOption = Annotated[
         "--examples",
         min=0,
         metavar="N",
-        help="Rows to show for each cause. [default: 3; with --save none, unless expose_row_values is on]",
+        help="Rows to show for each cause. [default: 3; of a comparison that is saved, 0 without expose_row_values]",
     ),
 ]
 _LIST_SETTINGS = ("key_columns", "ignore_columns")
@@ -123,7 +124,7 @@ def run(
     no cause. With `--candidate NAME` the candidate version is compared with the live version, unless `--with` names
     another table.
 
-    Example: `tidemark compare run flights_weather --with streamed/flights_weather --reference FILE`
+    Example: `tidemark compare run flights_weather_event_time --with flights_weather/emissions --save`
     """
     selection = _Selection.from_options(pipeline, table, reference, candidate, (start, end, until), overrides or ())
     # Saved comparisons run in the background, and their logs have many readers.
@@ -162,7 +163,7 @@ def report(
 ) -> None:
     """Compare, and write a report of the differences and their causes to files.
 
-    Example: `tidemark compare report flights_weather_event_time report.html --with streamed/flights_weather`
+    Example: `tidemark compare report flights_weather_event_time report.html --with flights_weather/emissions`
     """
     paths = reports.check_paths(files)
     selection = _Selection.from_options(pipeline, table, reference, candidate, (start, end, until), overrides or ())
@@ -207,8 +208,8 @@ def minimize(
 ) -> None:
     """Write the fewest input rows that still show one difference.
 
-    As a vector (.jsonl, .jsonl.gz), `conformance` fails on the difference. Or add them to the test file of the pipeline
-    (.yaml): the case expects the rows that the pipeline emits.
+    FILE.jsonl or FILE.jsonl.gz becomes a vector, on which `tidemark conformance` fails. In tests/NAME.yaml, the test
+    file of the pipeline, they become a test case, which expects the pipeline's own output.
 
     Example: `tidemark compare minimize flights_weather 1 --output late.jsonl --with streamed/flights_weather`
     """
@@ -298,7 +299,8 @@ class _Selection:
                 comparison = compare(spark, self.pipeline, get_lake_root(), self.request, self.reference)
             yield spark, comparison
         if comparison.over_budget:
-            raise CheckFailedError(f"over budget: {'; '.join(comparison.over_budget)}")
+            problems = "; ".join(comparison.over_budget)
+            raise CheckFailedError(f"over budget: {problems}. Mend their causes, or raise compare.budget.")
 
 
 def _override_settings(pipeline: Pipeline, table: str | None, overrides: Sequence[str]) -> CompareSettings:

@@ -78,7 +78,10 @@ def repair(
 def _require_no_damage(report: IntegrityReport) -> None:
     if report.damages:
         kinds = ", ".join(dict.fromkeys(issue.damage for issue in report.damages))
-        raise CheckFailedError(f"the tables of {report.pipeline} are not as they were committed: {kinds}")
+        raise CheckFailedError(
+            f"the tables of {report.pipeline} are not as they were committed: {kinds}. Run tidemark tables repair "
+            f"{report.pipeline} --dry-run to see what can be repaired."
+        )
 
 
 def _check(settings: Pipeline, root: str, *, deep: bool) -> IntegrityReport:

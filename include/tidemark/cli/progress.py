@@ -302,7 +302,7 @@ class _StopRequest:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self.is_requested = True
-        err.print("stopping after the current job is committed. Send the signal again to end at once.", soft_wrap=True)
+        err.print("stopping after the current job. Send the signal again to end at once.", soft_wrap=True)
 
 
 @contextmanager

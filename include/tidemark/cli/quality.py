@@ -56,7 +56,8 @@ app = typer.Typer(
 def show(
     pipeline: PipelineArgument,
     report: Annotated[
-        str | None, typer.Option("--report", metavar="FILE", help="Write charts of each value over time to FILE.html.")
+        str | None,
+        typer.Option("--report", metavar="FILE", help="Write charts of each value over time to a .html file."),
     ] = None,
     candidate: CandidateOption = None,
 ) -> None:
@@ -95,12 +96,12 @@ def suggest(
     ledger = Ledger.from_pipeline(loaded, root)
     if not ledger.entries:
         raise UserError(
-            f"{loaded.name} has committed nothing to learn from; tidemark run {format_cli_arguments(loaded)} first"
+            f"{loaded.name} has committed nothing to learn from. Run tidemark run {format_cli_arguments(loaded)} first."
         )
     with read_only_session(root, "tidemark quality suggest", loaded) as spark:
         profile_ = profile_emissions(read_committed_rows(spark, ledger, "emissions"))
     if profile_ is None:
-        raise UserError(f"{loaded.name} has committed slices, and no row in them to learn from")
+        raise UserError(f"{loaded.name} has committed slices, and no row in them to learn from. Run more slices.")
     block = format_yaml_block(profile_, has_quality="quality" in loaded.model_fields_set)
     print_result(propose_expectations(profile_), lambda: Text(block), soft_wrap=True)
 

@@ -47,11 +47,13 @@ def read_suite(name: str, folder: Path, pipelines: Path) -> list[dict[str, Any]]
             text = file.read(MAX_BYTES + 1)
         content = json.loads(text) if len(text) <= MAX_BYTES else None
     except OSError as error:
-        raise PipelineFileError(f"expectation_suite: {name} cannot be read: {error.strerror}") from None
+        raise PipelineFileError(
+            f"expectation_suite: {name} cannot be read: {error.strerror}. Check the path."
+        ) from None
     except (ValueError, RecursionError):
-        raise PipelineFileError(f"expectation_suite: {name} is not JSON") from None
+        raise PipelineFileError(f"expectation_suite: {name} is not JSON. Export the suite again.") from None
     if len(text) > MAX_BYTES:
-        raise PipelineFileError(f"expectation_suite: {name} has more than {MAX_BYTES:,} bytes")
+        raise PipelineFileError(f"expectation_suite: {name} has more than {MAX_BYTES:,} bytes. Split it.")
     stored = content.get("expectations") if isinstance(content, dict) else None
     if not isinstance(stored, list) or not all(isinstance(entry, dict) for entry in stored):
         raise PipelineFileError(

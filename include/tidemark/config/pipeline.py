@@ -78,12 +78,12 @@ class SparkSettings(Settings):
 
 
 class TimeBounds(Settings):
-    """Bounds on believable times. Rows outside them are rejected instead of advancing the watermark."""
+    """Range of accepted times. Rows outside it are rejected and do not advance the watermark."""
 
     earliest: Instant = datetime(1970, 1, 1, tzinfo=UTC)
-    """Earliest believable time (inclusive)."""
+    """Earliest accepted time (inclusive)."""
     latest: Instant = datetime(2100, 1, 1, tzinfo=UTC)
-    """Latest believable time (exclusive)."""
+    """Latest accepted time (exclusive)."""
     max_ahead_of_arrival: Duration = timedelta(days=1)
     """Maximum time by which an event time may be after its row's arrival (inclusive). Arrival clock only."""
 
@@ -149,7 +149,7 @@ class Pipeline(Settings):
     notify: list[Receiver] = []
     """Receivers of validation results."""
     time_bounds: TimeBounds | None = TimeBounds()
-    """Bounds on believable times. Set to `off` for an exact replay."""
+    """Range of accepted event times and arrivals. Set to `off` for an exact replay."""
     watermark_strategy: WatermarkStrategy | None = None
     """Watermark of Flink's dialects. `datastream`: maximum event time - delay - 1 ms. `sql`: maximum event time -
     delay. Default: the dialect's own."""

@@ -61,7 +61,9 @@ class Slices(Settings):
         if self.end is None:
             return self
         if self.end <= self.start:
-            raise ValueError(f"end ({format_instant(self.end)}) is not after start ({format_instant(self.start)})")
+            raise ValueError(
+                f"end ({format_instant(self.end)}) is not after start ({format_instant(self.start)}). Use a later end."
+            )
         if (boundary := self._find_boundary_before(self.end)) != self.end:
             raise ValueError(
                 f"end ({format_instant(self.end)}) is not a slice boundary. Use the previous one, "

@@ -173,12 +173,13 @@ def _format_example_keys(spec: JobSpec, written: WrittenOutput, failure: Expecta
 
 
 def format_remedies(pipeline: Pipeline, failure: ExpectationResult, failed_slice: str) -> str:
-    """Format how to continue after an expectation of the pipeline file failed; empty for other failures."""
+    """Format how to continue after an expectation or an invariant failed."""
     expectation = _find_expectation(pipeline, failure)
     if expectation is None:
-        return ""
+        command = f"tidemark tables verify {format_cli_arguments(pipeline)}"
+        return f". Run {command}. If the tables are not damaged, report a bug of Tidemark with this line"
     remedies = ". Fix the rows or the expectation and run the same command again"
-    if _can_be_quarantined(expectation):
+    if _can_be_quarantined(expectation) and not pipeline.output_stream:
         remedies += ". To publish the slice without such rows, set on_failure: quarantine"
     if expectation.per == "slice":
         names = {get_expectation_name(config) for config in pipeline.quality}

@@ -59,8 +59,8 @@ def describe_disorder(choice: Choice, disorder: Longs) -> str:
     """Describe the shares of late rows under all delays of a choice, in one line, the shortest delay first."""
     by_length = sorted(choice.candidates, key=lambda candidate: candidate.value)
     shares = [f"{format_share(compute_late_share(disorder, item.value))} at {item.label}" for item in by_length]
-    greatest = max(int(disorder.max()), 0) * _MS
+    sufficient = (int(disorder.max()) + 1) * _MS
     return (
         f"late rows of {len(disorder):,} in arrival order, for the input's own watermark: {', '.join(shares)}; "
-        f"greatest disorder {format_duration(greatest)}"
+        f"no row late from {format_duration(sufficient)} on"
     )

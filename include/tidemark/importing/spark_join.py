@@ -107,7 +107,9 @@ def import_spark_join(plan: Tree, name: str, number: int | None, settings: Mappi
     join_plan = choose_join(joins, number, lambda each: each.description)
     join_type = join_plan.join_type
     if join_type not in _JOIN_TYPES:
-        raise ImportRefusedError(f"the join is {join_type or 'of another type'}, which Spark does not run on streams.")
+        raise ImportRefusedError(
+            f"the join is {join_type or 'of another type'}, which Spark does not run on streams. Use another one."
+        )
     inputs: dict[SideName, SparkInput] = {
         side: trace_input(tree, side) for side, tree in zip(SIDES, join_plan.join.children, strict=True)
     }
@@ -255,7 +257,7 @@ def _split_time(expression: Expression) -> tuple[Expression, int]:
         case Call(name="TimestampAddInterval", operands=(start, interval)):
             span, (time, inner) = parse_span(interval), _split_time(start)
             if span is None:
-                raise ImportRefusedError("the join adds an interval to a time that is not a constant of days or less.")
+                raise ImportRefusedError("the join adds an interval that is not a constant of days or less. Write one.")
             if inner:
                 raise ImportRefusedError(
                     "the join adds two intervals to a time, and Spark drops one if they are equal. Add them up."

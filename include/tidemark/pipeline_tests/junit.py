@@ -32,7 +32,7 @@ def write_junit(results: Sequence[CaseResult], file: Path) -> None:
     try:
         ET.ElementTree(root).write(file, encoding="utf-8", xml_declaration=True)
     except OSError as error:
-        raise UserError(f"--junit {file} cannot be written: {error.strerror}") from None
+        raise UserError(f"--junit {file} cannot be written: {error.strerror}. Name another file.") from None
 
 
 def _add_case(suite: ET.Element, result: CaseResult) -> None:

@@ -55,7 +55,7 @@ def read_row_file(folder: Path, name: str) -> RowFile:
             text = file.read(_MAX_CHARACTERS + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise PipelineFileError(f"{path} cannot be read: {reason}") from None
+        raise PipelineFileError(f"{path} cannot be read: {reason}. Check the path and its permissions.") from None
     if len(text) > _MAX_CHARACTERS:
         raise PipelineFileError(f"{path} has more than {_MAX_CHARACTERS:,} characters. Test with fewer rows.")
     return RowFile(path, tuple(readers[path.suffix](path, text)))
@@ -70,7 +70,9 @@ def _read_csv(path: Path, text: str) -> Iterator[Line]:
             raise PipelineFileError(f"{path}:1: a column is twice in the header. Remove one of them.")
         for row in reader:
             if None in row or None in row.values():
-                raise PipelineFileError(f"{path}:{reader.line_num}: has more or fewer cells than the header")
+                raise PipelineFileError(
+                    f"{path}:{reader.line_num}: has more or fewer cells than the header. Write one per column."
+                )
             yield Line(reader.line_num, {name: _parse_cell(cell) for name, cell in row.items()}, row)
     except csv.Error as error:
         raise PipelineFileError(f"{path}:{reader.line_num + 1}: is not CSV: {error}") from None

@@ -82,7 +82,7 @@ def write_case_file(path: Path, text: str) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+        raise UserError(f"{path} cannot be written: {error.strerror}. Check its permissions.") from None
 
 
 def _edit_case(file: CaseFile, case: Case, output: CaseOutput, grid: Grid) -> Iterable[tuple[Span, str]]:

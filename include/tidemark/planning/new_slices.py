@@ -27,7 +27,9 @@ def select_new_slices(context: PlanningContext) -> SliceSelection:
     end = _limit_to_upstreams(context, start, end, notes)
     end = _limit_to_complete_inputs(context, start, end, notes)
     if request.start and request.end and end <= first:
-        raise SliceOrderError(f"--to {grid.label(end)} is not after --from {grid.label(first)}; --to is exclusive")
+        raise SliceOrderError(
+            f"--to {grid.label(end)} is not after --from {grid.label(first)}. Use a later --to, which is exclusive."
+        )
     if first > next_slice and not request.from_empty_state:
         committed = f"the last committed slice is {grid.label(last.number)}" if last else "no slice is committed yet"
         raise SliceOrderError(
@@ -87,8 +89,8 @@ def _find_end(context: PlanningContext) -> tuple[int, list[str]]:
             return max(0, min(trace_end, now)), notes
         if requested_end > trace_end:
             raise SliceOrderError(
-                f"--to {grid.label(requested_end)} is after the end of the trace: the batches of "
-                f"{trace.checkpoint} are known for slices before {grid.label(trace_end)}"
+                f"--to {grid.label(requested_end)} is after the batches of {trace.checkpoint}. Use --to "
+                f"{grid.label(trace_end)} or earlier."
             )
     return _find_end_of_rows(context, now) if requested_end is None else (requested_end, [])
 

@@ -97,8 +97,8 @@ def require_same_settings(context: PlanningContext) -> None:
         start, run = context.grid.label(other[0]), f"tidemark run {format_cli_arguments(to_live(context.pipeline))}"
         raise SliceOrderError(
             f"slices from {start} on were written under other settings ({other[1]}), whose state lacks what the "
-            f"present ones need; restore them, or {context.reprocess_command} --from {start}, or fill "
-            f"the new version as a candidate, with {run} --candidate NAME"
+            f"present ones need. Restore them, run {context.reprocess_command} --from {start}, or compute a candidate "
+            f"version with {run} --candidate NAME."
         )
 
 

@@ -158,7 +158,9 @@ def _find_requested_ranges(context: PlanningContext, last: Entry) -> list[SliceR
             "slice."
         )
     if end <= first:
-        raise SliceOrderError(f"--to {grid.label(end)} is not after --from {grid.label(first)}; --to is exclusive")
+        raise SliceOrderError(
+            f"--to {grid.label(end)} is not after --from {grid.label(first)}. Use a later --to, which is exclusive."
+        )
     if end > last.number + 1:
         raise SliceOrderError(
             f"the last committed slice is {grid.label(last.number)}; reprocess up to {grid.label(last.number + 1)} "

@@ -28,5 +28,8 @@ def find_delta_jars() -> list[Path]:
                 f"{JARS_VARIABLE} names {folder}, which has no jars of Delta. Correct it, or copy them there as in "
                 "docs/quickstart.md#install."
             )
-        raise FaultError(f"Delta's jars are not in {folder}. Run 'make setup', or set {JARS_VARIABLE} to their folder.")
+        raise FaultError(
+            f"Delta's jars are not in {folder}. Run python bin/fetch-jars in the clone, and set {JARS_VARIABLE} to the "
+            "folder."
+        )
     return jars

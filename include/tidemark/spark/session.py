@@ -137,7 +137,9 @@ def _get_cluster_settings(cluster: Cluster) -> dict[str, str]:
 
 def _require_delta(session: SparkSession) -> None:
     if not can_load(session, "io.delta.sql.DeltaSparkSessionExtension"):
-        raise FaultError("Delta's jars were not submitted with this job. Pass them with --jars, see 'make setup'.")
+        raise FaultError(
+            "Delta's jars were not submitted with this job. Pass those of the folder TIDEMARK_JARS with --jars."
+        )
 
 
 def _start_jvm(settings: Mapping[str, str]) -> None:

@@ -12,9 +12,9 @@ from tidemark.watermarks.values import NO_WATERMARK
 
 Longs = npt.NDArray[np.int64]
 _MS = 1000
-_MARGIN = {"flink-datastream": 2, "flink-sql": 0, "spark": 0}
-"""Ms between the newest event time less the delay and the newest late row. DataStream: W = newest - delay - 1, and a
-row is late strictly before W. The other dialects: W = newest - delay, and a row is late at W or before."""
+_MARGIN = {"flink-datastream": 2, "flink-sql": 1, "spark": 0}
+"""Ms between the newest event time less the delay and the newest late row. DataStream: W = newest - delay - 1. The
+other dialects: W = newest - delay. In Flink a row is late strictly before W, in Spark also at W."""
 ON_TIME = -1
 """Disorder of a row that is late under no delay, because no earlier row is newer."""
 

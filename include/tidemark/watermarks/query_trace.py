@@ -67,7 +67,10 @@ class QueryTrace:
         """
         offsets, commits = (_read_log(spark, f"{checkpoint}/{log}") for log in ("offsets", "commits"))
         if not offsets:
-            raise InputError(f"{checkpoint} is not a checkpoint of a streaming query: it has no offset log.")
+            raise InputError(
+                f"{checkpoint} is not a checkpoint of a streaming query: it has no offset log. Name the query's "
+                "checkpointLocation."
+            )
         if 0 not in offsets:
             raise InputError(
                 f"Checkpoint {checkpoint} begins with batch {min(offsets)}: Spark has removed the offsets before it. "
