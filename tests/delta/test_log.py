@@ -31,6 +31,17 @@ def test_get_min_values_of_slice_after_many_columns_needs_table_property(tmp_pat
     assert after.add_missing_columns(WIDE).version == after.version, "a second call commits nothing"
 
 
+def test_add_missing_columns_adds_fields_in_nested_types(tmp_path):
+    def nest(value):
+        return T.StructType([T.StructField("v", T.MapType(T.StringType(), T.ArrayType(value)))])
+
+    narrow, wide = (T.StructType([T.StructField(name, T.IntegerType()) for name in names]) for names in ("a", "ab"))
+    created = create_table(str(tmp_path / "nested"), nest(narrow), change_feed=False)
+    assert created.add_missing_columns(nest(narrow)).version == created.version
+
+    assert created.add_missing_columns(nest(wide)).schema == nest(wide)
+
+
 @pytest.fixture
 def six_versions(tmp_path):
     """Create a table of six versions; version 3 removes the file that version 2 added."""

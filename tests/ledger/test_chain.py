@@ -203,14 +203,14 @@ def test_erasure_in_a_chain_stops_next_join_only_once_files_are_deleted(spark, c
     joins = chain()
     rows, lake = joins.read(joins.second), str(joins.lake)
 
-    erase(spark, joins.first, lake, {"left": "v = 1010"}, "ada", keep_files=True)
-    erase(spark, joins.second, lake, {"left": "left_v = 1010"}, "ada")
+    erase(spark, joins.first, lake, {"left": "coalesce(v, 1010) = 1010"}, "ada", keep_files=True)
+    erase(spark, joins.second, lake, {"left": "coalesce(left_v, 1010) = 1010"}, "ada")
     joins.run(joins.first, end=at(150))
     plan = joins.plan(joins.second, end=at(150))
     assert [(part.slices, part.reason) for part in plan.slice_ranges] == [(range(4, 5), "new")]
     list(execute(spark, plan, lambda *_: None))
 
-    erase(spark, joins.first, lake, {"left": "v = 1010"}, "ada")
+    erase(spark, joins.first, lake, {"left": "coalesce(v, 1010) = 1010"}, "ada")
     with pytest.raises(InputError, match="or rows of it were erased. Reprocess from the first slice."):
         joins.plan(joins.second, end=at(150))
     joins.run(joins.second, reprocess=True, start=at(0))

@@ -2,10 +2,12 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from pyspark.sql import functions as F
 
 from tidemark.execution.run import execute
 from tidemark.ledger.row_content import content_hash
+from tidemark.ledger.state_fingerprint import row_hash
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.timegrid.time_columns import as_json
@@ -81,3 +83,31 @@ def test_content_hash_of_maps_with_nested_keys_is_deterministic(spark):
     ]
     assert actual[::2] == actual[1::2]
     assert [len({*hashes}) for hashes in actual] == [3] * len(actual)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("5 AS a, CAST(NULL AS INT) AS b", "CAST(NULL AS INT) AS a, 5 AS b"),
+        ("named_struct('a', 5, 'b', CAST(NULL AS INT)) AS v", "named_struct('a', CAST(NULL AS INT), 'b', 5) AS v"),
+        ("array('a', NULL) AS v", "array('a') AS v"),
+        ("array(array(1), array(2)) AS v", "array(array(1, 2)) AS v"),
+        ("array('x') AS a, array('y') AS b", "array('x', 'y') AS a, CAST(array() AS ARRAY<STRING>) AS b"),
+        ("array(named_struct('a', 1, 'b', CAST(NULL AS INT))) AS v", "array(named_struct('a', NULL, 'b', 1)) AS v"),
+    ],
+)
+def test_hashes_of_values_in_other_fields_and_elements_differ(spark, one, other):
+    rows = spark.sql(f"SELECT {one}").unionByName(spark.sql(f"SELECT {other}"))
+    nested = rows.select(F.struct("*").alias("left"))
+
+    for hashed, names in ((rows, rows.columns), (nested, ["left"])):
+        hashes = hashed.select(content_hash(hashed, names), row_hash(hashed, names))
+        assert [len({*values}) for values in zip(*hashes.collect(), strict=True)] == [2, 2]
+
+
+def test_row_hash_does_not_change_by_null_columns_and_fields(spark):
+    before = spark.sql("SELECT 'a' AS k, named_struct('v', 1, 'w', CAST(NULL AS INT)) AS left")
+    after = spark.sql("SELECT 'a' AS k, named_struct('v', 1, 'new', CAST(NULL AS STRING)) AS left, NULL AS right")
+
+    hashes = {rows.select(row_hash(rows, rows.columns)).first() for rows in (before, after)}
+    assert len(hashes) == 1

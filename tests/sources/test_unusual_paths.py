@@ -73,8 +73,8 @@ def append_partitions(path, hours):
 def test_files_of_one_name_in_several_partitions_are_told_apart(spark, lake, pipeline, write):
     left = str(lake / "left")
     spark.sql(f"CREATE TABLE delta.`{left}` ({ROW}) USING delta PARTITIONED BY (k)")
-    append_partitions(left, {"eu": (0, 10), "us": (2, 10)})
-    write("right", [(key, at(hour, 10), at(hour, 10)) for key in ("eu", "us") for hour in range(4)], ROW)
+    append_partitions(left, {"e\u3000u": (0, 10), "us": (2, 10)})
+    write("right", [(key, at(hour, 10), at(hour, 10)) for key in ("e\u3000u", "us") for hour in range(4)], ROW)
     settings = pipeline(join={"keys": ["k"], "interval": {"lower": "-2 hours", "upper": "2 hours"}}, output="out")
 
     def run(end, **options):
@@ -83,9 +83,9 @@ def test_files_of_one_name_in_several_partitions_are_told_apart(spark, lake, pip
         emitted = spark.read.format("delta").load(plan.tables.emissions)
         return sorted({(row["left_k"], row["left_happened"].replace(tzinfo=UTC)) for row in emitted.collect()})
 
-    assert run(at(1, 0)) == [("eu", at(0, 10))]
-    append_partitions(left, {"eu": (0, 40), "us": (2, 40)})
-    late_and_new = [("eu", at(0, 10)), ("eu", at(0, 40)), ("us", at(2, 10)), ("us", at(2, 40))]
+    assert run(at(1, 0)) == [("e\u3000u", at(0, 10))]
+    append_partitions(left, {"e\u3000u": (0, 40), "us": (2, 40)})
+    late_and_new = [("e\u3000u", at(0, 10)), ("e\u3000u", at(0, 40)), ("us", at(2, 10)), ("us", at(2, 40))]
     assert run(at(3, 0)) == late_and_new
 
     DeltaTable(left).delete("k = 'us' AND arrived >= '2024-01-01T02:40:00Z'")

@@ -46,4 +46,7 @@ def lacks_fields(present: T.DataType, required: T.DataType) -> bool:
             )
         case T.ArrayType(), T.ArrayType():
             return lacks_fields(present.elementType, required.elementType)
+        case T.MapType(), T.MapType():
+            keys, values = (present.keyType, required.keyType), (present.valueType, required.valueType)
+            return lacks_fields(*keys) or lacks_fields(*values)
     return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -64,9 +65,14 @@ def _describe_catalog_table(spark: SparkSession, name: str) -> Row | None:
 
 
 _UNESCAPED_CHARACTERS = "/-_.!~*'()@:&=+$,;"
-"""Characters that Java does not escape in the path of a URI, except letters, digits and non-ASCII."""
+"""ASCII characters that Java does not escape in the path of a URI, except letters and digits."""
 MAX_DIRECT_FILES = 1000
 """Limit for reading files without the log, because Spark would request each file's status from the storage."""
+
+
+def _is_escaped(char: str) -> bool:
+    """Return True if Java may escape a character in the path of a URI: in ASCII, or a space or control character."""
+    return char.isascii() or unicodedata.category(char) in {"Zs", "Zl", "Zp", "Cc"}
 
 
 def _without_scheme(path: str) -> str:
@@ -233,9 +239,7 @@ class DeltaInput:
         """List the URIs that Spark may have for a file in `_metadata.file_path`, by its decoded path in the log."""
         address = path if is_outside_table(path) and not path.startswith("..") else f"{self.path}/{path}"
         scheme, _, rest = address.rpartition("://") if "://" in address else ("file", "", address.removeprefix("file:"))
-        encoded = "".join(
-            quote(character, safe=_UNESCAPED_CHARACTERS) if character.isascii() else character for character in rest
-        )
+        encoded = "".join(quote(char, safe=_UNESCAPED_CHARACTERS) if _is_escaped(char) else char for char in rest)
         if scheme == "file":
             return [f"file:/{encoded.lstrip('/')}", f"file:///{encoded.lstrip('/')}"]
         return [f"{scheme}://{encoded}", *([f"s3a://{encoded}"] if scheme == "s3" else [])]

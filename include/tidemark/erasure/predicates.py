@@ -69,7 +69,8 @@ def match_rows(
             condition = parse_user_expression(
                 spark, rename_columns(predicate, names.__getitem__), InputColumns(tuple(log.schema.names))
             )
-            conditions.append(_is_true(condition.column) & (F.col("_emission") != _EMISSION_WITHOUT[side]))
+            # Rows of an output stream that have a watermark have no emission.
+            conditions.append(_is_true(condition.column & (F.col("_emission") != _EMISSION_WITHOUT[side])))
     return reduce(Column.__or__, conditions)
 
 

@@ -23,7 +23,7 @@ def list_unordered_columns(pipeline: Pipeline) -> tuple[str, ...]:
 
 
 def content_hash(rows: DataFrame, names: Iterable[str], unordered: Collection[str] = ()) -> Column:
-    """Hash columns of a row to a long. Nulls count: equal values in different columns differ.
+    """Hash columns of a row to a long. Nulls count: equal values in different columns or fields differ.
 
     Args:
         rows: The rows.
@@ -38,7 +38,8 @@ def content_hash(rows: DataFrame, names: Iterable[str], unordered: Collection[st
 def to_comparable_columns(rows: DataFrame, names: Iterable[str], unordered: Collection[str]) -> dict[str, Column]:
     """Convert columns to values that Spark can hash and compare, and that are equal for equal values.
 
-    Types with maps or variants become JSON text, and arrays without an order become sorted JSON texts.
+    Nested types and variants become JSON text, and arrays without an order become sorted JSON texts. Spark's hash skips
+    nulls in nested types, and does not hash where an inner array ends.
     """
     dtypes = {field.name: field.dataType for field in rows.schema}
     return {name: _to_comparable(name, dtypes[name], is_unordered=name in unordered) for name in names}
@@ -49,7 +50,7 @@ def _to_comparable(name: str, dtype: T.DataType, *, is_unordered: bool) -> Colum
     if is_unordered and isinstance(dtype, T.ArrayType):
         element = dtype.elementType
         return F.sort_array(F.transform(column, lambda row: _to_json(row, element)))
-    if contains_type(dtype, T.MapType, T.VariantType):
+    if isinstance(dtype, T.StructType | T.ArrayType | T.MapType | T.VariantType):
         return F.when(column.isNotNull(), _to_json(column, dtype))
     return column
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from itertools import accumulate
+from zlib import crc32
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame
@@ -20,13 +21,13 @@ from tidemark.watermarks.values import Watermarks
 ROW_HASH = "row_hash"
 _WRAP = 1 << 64
 _HALF = 1 << 32
-_UNHASHED = ("map<", "variant")
 
 
 def row_hash(rows: DataFrame, names: Iterable[str]) -> Column:
-    """Hash columns of a row to a long. Nulls do not change the hash, so a column may be added later."""
+    """Hash columns of a row to a long. Nulls do not change the hash, so a column or a field may be added later."""
     dtypes = {field.name: field.dataType for field in rows.schema}
-    return F.xxhash64(*(_hashable(name, dtypes[name]) for name in names))
+    parts = (part for name in names for part in _hash_values(F.col(quote_identifier(name)), dtypes[name], name))
+    return F.xxhash64(*parts)
 
 
 def carried_hash(carried: DataFrame, join: Join) -> Column:
@@ -113,12 +114,20 @@ def _later_parts(name: str, dtype: str) -> Column:
     return F.when(column.isNotNull(), parts).otherwise(F.slice(parts, 1, 0))
 
 
-def _hashable(name: str, dtype: T.DataType) -> Column:
-    column = F.col(quote_identifier(name))
-    if not any(unhashed in dtype.simpleString() for unhashed in _UNHASHED):
-        return column
-    # Spark cannot hash maps and variants.
-    return F.when(column.isNotNull(), as_json(F.struct(column), T.StructType([T.StructField(name, dtype)])))
+def _hash_values(column: Column, dtype: T.DataType, path: str) -> Iterator[Column]:
+    """Yield a hash of a value and its path, of a struct one for each field; null for null.
+
+    Without the path, a value in another column would have the same hash, because Spark skips nulls.
+    """
+    if isinstance(dtype, T.StructType):
+        for field in dtype:
+            yield from _hash_values(column[field.name], field.dataType, f"{path}.{field.name}")
+        return
+    value = column
+    # Spark cannot hash maps and variants. In arrays it skips nulls, and does not hash where an inner one ends.
+    if isinstance(dtype, T.MapType | T.ArrayType | T.VariantType):
+        value = as_json(F.struct(column.alias("value")), T.StructType([T.StructField("value", dtype)]))
+    yield F.when(column.isNotNull(), F.xxhash64(F.lit(crc32(path.encode())), value))
 
 
 def _as_text(marks: Watermarks) -> str:

@@ -122,7 +122,9 @@ class Side:
 
     def _drop_erased_rows(self, rows: DataFrame) -> DataFrame:
         columns, spark = InputColumns(tuple(self.schema.names)), rows.sparkSession
-        erased = (parse_user_expression(spark, predicate, columns).column for predicate in self.excluded_predicates)
+        erased = [parse_user_expression(spark, predicate, columns).column for predicate in self.excluded_predicates]
+        if self.is_output_stream:  # watermarks are in rows of their own, whose other columns are null
+            erased = [is_erased & is_emission() for is_erased in erased]
         return self._where_all(rows, [~F.coalesce(is_erased, F.lit(False)) for is_erased in erased])
 
     def _where_all(self, rows: DataFrame, conditions: Sequence[Column]) -> DataFrame:
