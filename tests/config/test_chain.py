@@ -93,6 +93,16 @@ def test_load_pipeline_docs_example_is_valid_chain(tmp_path):
             {"join": {"keys": ["k"], "window": {"tumbling": "2 minutes"}}},
             "Flink's planner makes it a regular join",
         ),
+        (
+            {"select": ["left_amount"]},
+            {},
+            "left.pipeline: orders_payments has no column left_k in its `select`. Add it",
+        ),
+        (
+            {"select": ["left_k"]},
+            {"left": {"pipeline": "orders_payments", "event_time": "left", "where": "LEFT_K <> '' AND right_v > 1"}},
+            "orders_payments has no column right_v in its `select`",
+        ),
         ({"left": {"pipeline": "shipments", "event_time": "left"}}, {}, "A chain must not read its own output"),
     ],
 )

@@ -312,6 +312,8 @@ SQL_SESSIONS = {"dialect": "flink-sql", "join__interval": None, "join__window": 
         ({"join__condition": "rand() < 0.1"}, "join.condition: rand() returns another value in each run"),
         ({"select": {"k": "left_k", "n": "count(*)"}}, "select: n: count() aggregates many rows"),
         ({"select": ["left_k", "_metadata"]}, "select: _metadata is not a column of the join"),
+        ({"select": {"_id": "left_k"}}, "select: _id: names that begin with _ are Tidemark's. Use another one."),
+        ({"output": "hr/candidates/wide"}, "output: hr/candidates/wide is the folder of a candidate version. Use"),
         (
             {"explode": "explode(left_items)"},
             "explode: explode() changes the number of rows. Set `explode` to the array",

@@ -97,3 +97,13 @@ def test_critical_daily_failure_is_in_last_slice_of_day(two_days, run_with_expec
     _, published, message = run_with_expectations(2, limit_rows(2, "critical", per="day"))
     assert published == [0]
     assert "(max_value 2) per day found 3 in slice 2024-01-01T12:00Z" in message
+
+
+def test_daily_check_counts_rows_in_quarantine_in_any_job(two_days, run_with_expectations):
+    quarantined = {"type": "expect_column_values_to_be_between", "column": "left_v", "max_value": 1}
+    expectations = [{**quarantined, "on_failure": "quarantine"}, limit_rows(6, per="day")]
+
+    failed_slices, published, _ = run_with_expectations(1, *expectations)
+
+    assert published == [0, 1, 2, 3]
+    assert failed_slices["per day"] == [3]

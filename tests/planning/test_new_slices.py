@@ -66,6 +66,18 @@ def test_select_new_slices_unfinished_slice_says_when_it_is_over(drain):
     )
 
 
+def test_select_new_slices_drain_before_waiting_rows_is_refused():
+    context = create_context((NOW, THIS_HOUR - HOUR), drain=True)
+
+    with pytest.raises(SliceOrderError) as refusal:
+        select_new_slices(context)
+
+    assert str(refusal.value) == (
+        f"--drain: orders has rows in slice {format_hour(0)}, which is not over. Pass --to {format_hour(1)} to read "
+        "them before the inputs end."
+    )
+
+
 def test_select_new_slices_future_row_does_not_extend_the_advice():
     context = create_context((THIS_HOUR - 2 * HOUR, THIS_HOUR + 9_000 * HOUR))
 

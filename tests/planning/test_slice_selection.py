@@ -66,6 +66,19 @@ def test_reprocess_without_range_distinguishes_deleted_and_late_arriving_rows(cr
     ]
 
 
+def test_reprocess_without_range_selects_stale_slices_only_under_their_settings(create_context):
+    context = create_context(reprocess=True)
+    entries = dict(context.ledger.entries)
+    entries[1] = replace(entries[1], commit=2, attempt=2, fingerprint="another state")
+    stale = replace(context, ledger=replace(context.ledger, entries=entries))
+
+    assert [(part.reason, part.slices) for part in select_slices(stale).slice_ranges] == [("stale", range(2, 3))]
+
+    other = create_context(policies={"left__watermark_delay": "7 minutes"}, reprocess=True)
+    with pytest.raises(SliceOrderError, match="were written under other settings .left.watermark_delay"):
+        select_slices(replace(other, ledger=stale.ledger))
+
+
 @pytest.mark.parametrize("policy", ["refuse", "ignore"])
 def test_run_without_new_slice_refuses_deleted_rows_by_policy(create_context, policy):
     context = create_context(deleted=(2,), policies={"on_input_delete": policy})

@@ -167,6 +167,8 @@ class Upstream(Settings):
     """Its slices."""
     depth: int = 1
     """Number of joins between the first inputs and this input, in the longest chain."""
+    selected: list[str] | None = None
+    """Columns of its output that its `select` names; None without `select`."""
 
 
 class PipelineInput(Settings):

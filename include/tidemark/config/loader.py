@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tidemark.config.candidate_version import get_candidate_name
 from tidemark.config.gx_suites import read_suite
 from tidemark.config.output_stream import parse_input, to_input
 from tidemark.config.pipeline import Pipeline
@@ -69,6 +70,8 @@ def load_pipeline(name_or_path: str | Path, relative_to: Path | None = None) -> 
     _check_placeholders(resolved, location)
     with prefix_errors(location):
         pipeline = _validate(resolved)
+        if get_candidate_name(pipeline):
+            raise PipelineFileError(f"output: {pipeline.output} is the folder of a candidate version. Use another one.")
     return pipeline.with_command_argument(_shorten_path(path))
 
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from tidemark.config.dialect_support import TICK_MICROS, get_remedy
 from tidemark.config.inputs import PipelineInput, Upstream
+from tidemark.config.read_columns import list_read_columns
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.validation_errors import explain_validation_error
 
@@ -74,6 +75,7 @@ def describe_upstream(pipeline: Pipeline) -> Upstream:
         window=None if window is None else window.model_dump(mode="json", exclude_defaults=True),
         slices=pipeline.slices.model_dump(mode="json", include={"every", "start", "time_zone"}),
         depth=compute_depth(pipeline) + 1,
+        selected=None if pipeline.select is None else list(pipeline.select),
     )
 
 
@@ -125,7 +127,7 @@ def check_chain(pipeline: Pipeline) -> None:
     for problem in find_output_problems(pipeline) if pipeline.output_stream else ():
         raise ValueError(f"output_stream: {problem}")
     for side, upstream in pipeline.upstreams.items():
-        for problem in _find_upstream_problems(pipeline, upstream):
+        for problem in _find_upstream_problems(pipeline, side, upstream):
             raise ValueError(f"{side}.pipeline: {problem}")
 
 
@@ -173,10 +175,14 @@ def _find_join_problems(pipeline: Pipeline) -> Iterator[str]:
                 yield f"{side}.{name} is not supported in a chain. {get_remedy(name)}"
 
 
-def _find_upstream_problems(pipeline: Pipeline, upstream: Upstream) -> Iterator[str]:
+def _find_upstream_problems(pipeline: Pipeline, side: SideName, upstream: Upstream) -> Iterator[str]:
     if pipeline.dialect != upstream.dialect:
         yield f"{upstream.pipeline} has dialect {upstream.dialect}. Both joins of a chain are of one dialect."
     yield from _find_join_problems(pipeline)
+    if upstream.selected is not None:
+        read = list_read_columns(pipeline, side, upstream.selected)
+        if missing := [name for name in read if name not in upstream.selected and not name.startswith("_")]:
+            yield f"{upstream.pipeline} has no column {missing[0]} in its `select`. Add it there."
     own = describe_upstream(pipeline)
     if own.slices != upstream.slices:
         yield f"slices differ from those of {upstream.pipeline} ({upstream.slices}). Use the same slices."

@@ -51,7 +51,7 @@ _QUALITY_SETTINGS = ("quality", "quality_defaults", "expectation_suite", "notify
 _OPERATION_SETTINGS = ("on_late_arriving_rows", "on_input_delete", "compact", "retention", "airflow", "cluster")
 _NOT_OUTPUT_AFFECTING: dict[str, Any] = {
     **dict.fromkeys(("name", "output", "flink_version", "select", *_QUALITY_SETTINGS, *_OPERATION_SETTINGS), True),
-    **{side: {"complete", "allowed_clock_skew"} for side in SIDES},
+    **{side: {"complete": True, "allowed_clock_skew": True, "upstream": {"selected"}} for side in SIDES},
     "slices": {"end"},
 }
 
@@ -213,6 +213,8 @@ class Pipeline(Settings):
                     check_column(name)
             case dict(expressions):
                 for name, expression in expressions.items():
+                    if name.startswith("_"):
+                        raise ValueError(f"{name}: names that begin with _ are Tidemark's. Use another one.")
                     try:
                         check_expression(expression)
                     except ValueError as error:

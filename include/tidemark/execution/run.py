@@ -57,7 +57,7 @@ def execute(
         check_arguments(plan.pipeline)
         if plan.ledger.rows.empty:
             probe_conditional_put(resolve_session(spark), plan.ledger.tables.root)
-    execution = _PlanExecution(spark, plan, plan.ledger, list(plan.jobs), set(stale(plan.ledger)), progress)
+    execution = _PlanExecution(spark, plan, plan.ledger, list(plan.jobs), find_readable_stale(plan), progress)
     with execution.translate_disk_full(), execution.write_docs_at_end():
         while slices := execution.pop_next_job():
             resolve_session(spark)
@@ -73,6 +73,12 @@ def execute(
             results = list(execution.uncommitted)  # a copy, because the commit clears the list
             execution.commit(results)
             yield from results
+
+
+def find_readable_stale(plan: Plan, ledger: Ledger | None = None, after: int = -1) -> set[int]:
+    """Find the stale slices after slice `after` whose inputs are not stale, by default those of the plan's ledger."""
+    end = min((state.end for state in plan.upstreams if state.end is not None), default=None)
+    return {number for number in stale(ledger or plan.ledger, after) if end is None or number < end}
 
 
 @dataclass
@@ -124,8 +130,8 @@ class _PlanExecution:
             result = result.truncate(repaired_until(self.ledger, result.entries))
         self.uncommitted.append(result)
         self.ledger = self.ledger.with_entries(result.entries)
-        later_stale = stale(self.ledger, after=result.slices[-1])
-        self.stale_slices = {number for number in self.stale_slices if number < result.slices[0]} | set(later_stale)
+        later_stale = find_readable_stale(self.plan, self.ledger, after=result.slices[-1])
+        self.stale_slices = {number for number in self.stale_slices if number < result.slices[0]} | later_stale
         return result
 
     def commit(self, results: Sequence[JobResult]) -> None:

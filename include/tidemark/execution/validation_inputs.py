@@ -17,7 +17,9 @@ from tidemark.execution.state_metrics import compute_bounded_metrics
 from tidemark.execution.write import WrittenOutput
 from tidemark.quality.baseline_checks import MetricDetails, compare_with_baseline
 from tidemark.quality.evaluation_scope import JobRows, find_earlier_slices, find_last_slices_of_days
+from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN, RUN_COLUMN
 from tidemark.tables.run_files import read_slices, within
+from tidemark.tables.table_changes import QUARANTINED
 from tidemark.timegrid.slices import group_consecutive
 from tidemark.watermarks.row_status import is_filtered
 
@@ -71,7 +73,10 @@ def _read_late_rows(spark: SparkSession, spec: JobSpec, written: WrittenOutput) 
 
 
 def _read_earlier_rows(spark: SparkSession, spec: JobSpec, table: str, slices: range) -> DataFrame | None:
-    """Read rows of earlier slices, from the table or from staged files of uncommitted runs; None if there are none."""
+    """Read rows of earlier slices, from the table or from staged files of uncommitted runs; None if there are none.
+
+    Those of `emissions` include the rows in quarantine.
+    """
     plan, slices_by_run = spec.plan, defaultdict[str | None, list[int]](list)
     for number in slices:
         if entry := spec.ledger.entry(number):
@@ -83,5 +88,8 @@ def _read_earlier_rows(spark: SparkSession, spec: JobSpec, table: str, slices: r
                 parts.append(read_slices(spark, plan.tables, table, plan.grid, span))
             elif staged := spec.uncommitted_runs[run].tables.get(table):
                 parts.append(within(staged.read(spark), table, plan.grid, span.start, span.stop))
+    if table == "emissions":  # expectations are evaluated on the rows that the join emitted
+        quarantined = _read_earlier_rows(spark, spec, QUARANTINED, slices)
+        parts.append(quarantined.drop(RUN_COLUMN, FAILED_EXPECTATIONS_COLUMN) if quarantined else None)
     tables = [rows for rows in parts if rows is not None]
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), tables) if tables else None

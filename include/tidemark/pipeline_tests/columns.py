@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from tidemark.config import Input, Pipeline, TimeColumn
-from tidemark.config.expressions import is_column_path, list_columns
+from tidemark.config.read_columns import list_read_columns as list_own_columns
+from tidemark.config.read_columns import strip_prefix
 from tidemark.config.sides import SideName
 from tidemark.config.types import parse_instant, to_micros
 from tidemark.errors import PipelineFileError, suggest_name
@@ -264,41 +265,12 @@ def list_read_columns(chain: Chain, join: str, side: SideName, existing: Collect
         existing: Columns of the input. A key can have any name among them, and SQL ignores the case of letters.
     """
     pipeline = chain.joins[join]
-    names = _list_own_columns(pipeline, side, existing)
+    names = list_own_columns(pipeline, side, existing)
     if not isinstance(pipeline.select, dict):  # else the next join reads other columns
         output = [f"{side}_{name}" for name in existing]
         for reader, reader_side in chain.list_readers(join):
-            names += _strip_prefix(list_read_columns(chain, reader, reader_side, output), side)
+            names += strip_prefix(list_read_columns(chain, reader, reader_side, output), side)
     return names
-
-
-def _list_own_columns(pipeline: Pipeline, side: SideName, existing: Collection[str]) -> list[str]:
-    """List the columns of an input that the settings of a join read."""
-    source: Input = getattr(pipeline, side)
-    spellings = {name.lower(): name for name in reversed(list(existing))}
-    names = [source.partition] if source.partition else []
-    sql_columns = list_columns(source.where or "true")
-    for pair in pipeline.join.keys:
-        key: str = getattr(pair, side)
-        if key in existing or is_column_path(key):
-            names.append(key if key in existing else key.partition(".")[0])
-        else:
-            sql_columns += list_columns(key)
-    expressions = [pipeline.join.condition or "true", pipeline.explode or "true"]
-    pair_columns = [name for expression in expressions for name in list_columns(expression)]
-    match pipeline.select:
-        case list(selected):
-            pair_columns += selected
-        case dict(selected):
-            pair_columns += [name for expression in selected.values() for name in list_columns(expression)]
-    sql_columns += _strip_prefix(pair_columns, side)
-    return names + [spellings.get(name.lower(), name) for name in sql_columns]
-
-
-def _strip_prefix(names: Iterable[str], side: SideName) -> list[str]:
-    """Return the names of an input's columns by those of output columns."""
-    prefix = f"{side}_"
-    return [name[len(prefix) :] for name in names if name.lower().startswith(prefix)]
 
 
 def _list_expected_columns(file: CaseFile, join: str, side: SideName) -> list[str]:
@@ -314,7 +286,7 @@ def _list_expected_columns(file: CaseFile, join: str, side: SideName) -> list[st
     if not has_own_columns:
         for reader, reader_side in file.chain.list_readers(join):
             names += _list_expected_columns(file, reader, reader_side)
-    return _strip_prefix(names, side)
+    return strip_prefix(names, side)
 
 
 def _has_values(rows: Iterable[GivenRow], name: str) -> bool:

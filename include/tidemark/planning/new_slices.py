@@ -112,6 +112,12 @@ def _find_end_of_rows(context: PlanningContext, now: int) -> tuple[int, list[str
             newest_waiting[source.table.name] = newest
         last = max(last, -1 if newest is None else min(newest, now - 1))
     if newest_waiting:
+        first_new = context.last.number + 1 if context.last else 0
+        if context.request.drain and last >= first_new:
+            raise SliceOrderError(
+                f"--drain: {' and '.join(newest_waiting)} has rows in slice {grid.label(first_waiting)}, which is not "
+                f"over. Pass --to {grid.label(max(newest_waiting.values()) + 1)} to read them before the inputs end."
+            )
         rows = f"rows of {' and '.join(newest_waiting)}"
         notes.append(_explain_wait(grid, first_waiting, max(newest_waiting.values()), rows))
     return last + 1, notes

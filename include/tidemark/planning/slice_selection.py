@@ -68,7 +68,11 @@ def _select_for_reprocess(context: PlanningContext) -> SliceSelection:
         command = f"tidemark run {format_cli_arguments(context.pipeline)}"
         raise SliceOrderError(f"no slice is committed yet, so none can be reprocessed. Use {command}.")
     if not request.reprocesses_range:
-        outdated = _find_ranges_with_unread_changes(context)
+        stale_ranges = list(find_stale_ranges(context.ledger))
+        if stale_ranges:
+            require_same_settings(context)
+        stale_slices = {number for part in stale_ranges for number in part.slices}
+        outdated = [*stale_ranges, *_find_ranges_with_unread_changes(context, stale_slices)]
         slice_ranges = list_readable_ranges(outdated, context.upstreams)
         notes = [] if outdated else ["no input rows of committed slices have arrived or changed since they were read"]
         notes += _explain_stale_upstreams(context)
@@ -128,9 +132,9 @@ def _note_following_slices(grid: Grid, first: SliceRange, last: Entry) -> list[s
     return [f"slices from {grid.label(following)} on also run again, {until}"]
 
 
-def _find_ranges_with_unread_changes(context: PlanningContext) -> list[SliceRange]:
+def _find_ranges_with_unread_changes(context: PlanningContext, excluded: Collection[int]) -> list[SliceRange]:
     """Return the committed slices whose input rows were deleted or changed, or that have late-arriving rows."""
-    numbers = context.slices_to_reprocess
+    numbers = [number for number in context.slices_to_reprocess if number not in excluded]
     changed = context.find_slices_with_deleted_inputs().intersection(numbers)
     return [*_create_changed_ranges(changed), *_find_ranges_with_late_arriving_rows(numbers, changed)]
 
