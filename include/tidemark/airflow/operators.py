@@ -104,14 +104,18 @@ class WaitForInputs(BaseOperator):
         return f"inputs were not complete up to {self.end} when the wait ended at {timeout_at}: {incomplete}"
 
     def _wait(self, context: Context, pipeline: Pipeline, timeout_at: str | None) -> None:
-        from tidemark.airflow.status_queries import incomplete_inputs  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import (  # noqa: PLC0415 - opens tables
+            incomplete_inputs,
+            skip_committed_slices,
+        )
 
         end = parse_instant(self.end)
         try:
             incomplete = incomplete_inputs(self.file, self.lake, end.isoformat())
+            first = skip_committed_slices(pipeline, self.lake, parse_instant(self.start))
         except UserError as error:
             raise AirflowFailException(str(error)) from None
-        incomplete += describe_missing_events(context, pipeline, self.start, self.end)
+        incomplete += describe_missing_events(context, pipeline, first.isoformat(), self.end)
         if not incomplete:
             return
         message = "; ".join(incomplete)
