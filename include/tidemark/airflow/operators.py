@@ -29,6 +29,7 @@ from tidemark.airflow.project import Project
 from tidemark.airflow.triggers import InputsComplete
 from tidemark.airflow_provider.links import DataDocsLink, QuarantineLink, ReportLink, SparkHistoryLink
 from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.cluster import SPARK_SECRET_VARIABLE
 from tidemark.config.notify import Receiver, get_connection_variable
 from tidemark.config.types import parse_instant
@@ -418,7 +419,7 @@ class VerifyTables(TableOperator):
         except UserError as error:
             raise AirflowFailException(str(error)) from None
         if issues:
-            command = f"tidemark tables repair {Path(self.file).stem}"
+            command = f"tidemark tables repair {format_cli_arguments(pipeline)}"
             message = f"{pipeline.name} is not as it was committed; {command} may repair it"
             raise AirflowFailException("; ".join((message, *issues)))
 
