@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from tests.comparison.conftest import HOUR, LEFT_JOIN, ROW, START
 from tidemark import cli
 from tidemark.cli.compare import _override_settings
-from tidemark.comparison.causes import _read_reference
+from tidemark.comparison.causes import ComparedViews, _read_reference
 from tidemark.config import load_pipeline, with_overrides
 from tidemark.errors import InputError, SliceOrderError, UserError
 
@@ -81,6 +81,31 @@ def test_compare_damaged_stream_assigns_each_cause(
     assert count_causes(apart) == count_causes(result)
     example = next(cause for cause in apart.causes if cause.cause == "changed value").examples[0]
     assert example["_detail"] == "right_v"
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "difference"),
+    [
+        (
+            {"dialect": "flink-sql", "join": {"keys": ["k"], "window": {"tumbling": "1 hour"}}},
+            {"time_zone": "Asia/Kolkata"},
+            "time_zone Asia/Kolkata, not UTC",
+        ),
+        ({"dialect": "flink-sql"}, {"watermark_strategy": "datastream"}, "watermark_strategy datastream, not None"),
+        (
+            {"dialect": "spark"},
+            {"spark.late_watermark": "current_batch"},
+            "spark.late_watermark current_batch, not previous_batch",
+        ),
+    ],
+)
+def test_settings_difference_has_time_zone_strategy_and_spark_settings(pipeline, settings, changes, difference):
+    ours = pipeline(**settings)
+    theirs = with_overrides(ours, changes)
+
+    batch, reference = (SimpleNamespace(pipeline=each) for each in (ours, theirs))
+
+    assert ComparedViews(batch, reference, None).settings_difference == difference
 
 
 def test_compare_dropped_late_rows_assigns_late_in_the_stream(

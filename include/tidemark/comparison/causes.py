@@ -447,8 +447,5 @@ def _select_settings(pipeline: Pipeline) -> dict[str, Any]:
     """Return the settings that affect the output, by dotted name, without tables and clocks."""
     settings = flatten_settings(pipeline.output_affecting_settings(include_defaults=True))
     watermarks = tuple(f"{side}.{name}" for side in SIDES for name in ("watermark_delay", "recorded_watermark"))
-    return {
-        name: value
-        for name, value in settings.items()
-        if name.startswith(("dialect", "time_bounds", "join.", "explode", "restarts", *watermarks))
-    }
+    prefixes = ("dialect", "time_bounds", "time_zone", "join.", "explode", "restarts", "watermark_strategy", "spark.")
+    return {name: value for name, value in settings.items() if name.startswith((*prefixes, *watermarks))}
