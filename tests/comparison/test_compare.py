@@ -123,6 +123,27 @@ def test_compare_dropped_late_rows_assigns_late_in_the_stream(
     assert late["_limiting_side"] in {"left", "right"}
 
 
+def test_compare_rejected_row_has_its_own_reason_if_the_other_row_is_late(
+    spark, lake, inputs, write, pipeline, run_pipeline, compare_with, read_emissions
+):
+    write("right", [(990, "a", START + HOUR, None, 0.0)], ROW)
+    settings = run_pipeline(pipeline(join=LEFT_JOIN | {"type": "inner"}))
+    stream = read_emissions(settings)
+    late = spark.read.format("delta").load(str(lake / "orders" / "late")).where("side = 'left' AND reason = 'late'")
+    left = late.orderBy("left.id").select("left.*").first().asDict()
+    right = {"id": 990, "k": "a", "happened": START + HOUR, "arrived": None, "v": 0.0}
+    values = {
+        f"{side}_{name}": value for side, row in (("left", left), ("right", right)) for name, value in row.items()
+    }
+    columns = {name: F.lit(value).cast(stream.schema[name].dataType) for name, value in values.items()}
+
+    result = compare_with(settings, stream.unionByName(stream.limit(1).withColumns(columns)))
+
+    assert count_causes(result) == {("rejected in the batch", "batch"): 1}
+    example = result.causes[0].examples[0]
+    assert (example["_input"], example["_detail"]) == ("right", "null_arrival")
+
+
 def test_compare_equal_table_has_no_differences(
     lake, inputs, pipeline, run_pipeline, compare_with, read_emissions, capsys, tmp_path
 ):

@@ -369,7 +369,8 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
         ("batch", only_stream, "batch"),
     ):
         rejected = _find_side(view, lambda label: ~label["reason"].isin(*_LATE))
-        reason = reduce(F.coalesce, (F.col(f"_{side}_{view}")["reason"] for side in SIDES))
+        left, right = (F.col(f"_{side}_{view}")["reason"] for side in SIDES)
+        reason = F.when(rejected == "left", left).otherwise(right)
         yield _Rule(f"rejected in the {table}", condition & rejected.isNotNull(), rejected, detail=reason)
     if views.settings_difference:
         yield _Rule("other settings", as_reference, detail=F.lit(views.settings_difference))
