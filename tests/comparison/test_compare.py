@@ -10,6 +10,7 @@ from tests.comparison.conftest import HOUR, LEFT_JOIN, ROW, START
 from tidemark import cli
 from tidemark.cli.compare import _override_settings
 from tidemark.comparison.causes import ComparedViews, _read_reference
+from tidemark.comparison.committed_view import CommittedView
 from tidemark.config import load_pipeline, with_overrides
 from tidemark.errors import InputError, SliceOrderError, UserError
 
@@ -173,6 +174,21 @@ def test_compare_unfinished_table_assigns_pending(inputs, pipeline, run_pipeline
 
     unfinished_reference = compare_with(complete, read_emissions(half), half)
     assert {cause for cause, _ in count_causes(unfinished_reference)} == {"pending"}
+
+
+def test_compare_slice_committed_meanwhile_does_not_count(
+    spark, lake, inputs, pipeline, run_pipeline, compare_with, read_emissions, monkeypatch
+):
+    settings = run_pipeline(pipeline(join=LEFT_JOIN | {"type": "inner"}), end=START + 3 * HOUR)
+    stream, view = read_emissions(settings), CommittedView.read(spark, settings, str(lake))
+    stream.write.format("delta").save(str(lake / "streamed"))
+    run_pipeline(settings, end=START + 4 * HOUR)
+    monkeypatch.setattr(CommittedView, "read", lambda *_: view)
+
+    result = compare_with(settings, "streamed")
+
+    assert result.differences == 0
+    assert result.same == spark.read.format("delta").load(str(lake / "streamed")).count() > 0
 
 
 def test_compare_rows_after_commit_assigns_late_arriving_row(
