@@ -20,7 +20,7 @@ from tidemark.cli.render_comparison import (
     render_setting_diff,
     render_what_if,
 )
-from tidemark.cli.render_plan import render_reprocess_changes
+from tidemark.cli.render_plan import render_plan, render_reprocess_changes
 from tidemark.cli.render_status import render_status
 from tidemark.cli.status import SideStatus, Status
 from tidemark.cli.vacuum import render_vacuum
@@ -343,6 +343,29 @@ def test_render_vacuum_without_replayable_slice_explains_why():
 
     assert "reprocess of any slice begins with 2024-01-01" in output
     assert "checkpoint verify can replay no slice: versions of the inputs that they have read are gone" in output
+
+
+def test_render_shows_sql_with_brackets_as_it_is():
+    condition = "url rlike '[/?#]' or url rlike '[a-z]'"
+    described = {
+        "pipeline": "orders", "clock": "event-time", "explanation": condition, "continues": None,
+        "slice_ranges": [{"reason": "new settings", "explanation": condition, "from": START, "to": END, "slices": 1}],
+        "inputs": {"left": {"table": "lake/[a]/orders", "version": 1, "rows": 1}},
+    }  # fmt: skip
+    plan = SimpleNamespace(
+        to_dict=lambda: described, slice_count=0, already_committed=0, jobs=(), atomic=False, unread_slices=(),
+        input_completeness=(), drain_after=None, notes=(f"note of {condition}",), spark_queries=(f"why {condition}",),
+    )  # fmt: skip
+    candidate = CandidateVersion("wide", 1, START, END, f"join.condition {condition}", 1, 1)
+
+    output = print_wide(render_plan(plan))
+    described["slice_ranges"] = []
+    without_slices = print_wide(render_plan(plan))
+
+    for text in (f"{condition} (", f"note of {condition}", f"why {condition}", "lake/[a]/orders"):
+        assert text in output
+    assert re.search(rf"why +│ {re.escape(condition)}", without_slices)
+    assert f"wide: join.condition {condition}" in print_wide(versions.render_candidates(ORDERS, [candidate]))
 
 
 @pytest.mark.parametrize("name", TABLES)

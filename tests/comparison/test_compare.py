@@ -9,7 +9,8 @@ from pyspark.sql import functions as F
 from tests.comparison.conftest import HOUR, LEFT_JOIN, ROW, START
 from tidemark import cli
 from tidemark.cli.compare import _override_settings
-from tidemark.comparison.causes import _read_reference
+from tidemark.comparison.causes import ComparedViews, _read_reference
+from tidemark.comparison.committed_view import CommittedView
 from tidemark.config import load_pipeline, with_overrides
 from tidemark.errors import InputError, SliceOrderError, UserError
 
@@ -83,6 +84,31 @@ def test_compare_damaged_stream_assigns_each_cause(
     assert example["_detail"] == "right_v"
 
 
+@pytest.mark.parametrize(
+    ("settings", "changes", "difference"),
+    [
+        (
+            {"dialect": "flink-sql", "join": {"keys": ["k"], "window": {"tumbling": "1 hour"}}},
+            {"time_zone": "Asia/Kolkata"},
+            "time_zone Asia/Kolkata, not UTC",
+        ),
+        ({"dialect": "flink-sql"}, {"watermark_strategy": "datastream"}, "watermark_strategy datastream, not None"),
+        (
+            {"dialect": "spark"},
+            {"spark.late_watermark": "current_batch"},
+            "spark.late_watermark current_batch, not previous_batch",
+        ),
+    ],
+)
+def test_settings_difference_has_time_zone_strategy_and_spark_settings(pipeline, settings, changes, difference):
+    ours = pipeline(**settings)
+    theirs = with_overrides(ours, changes)
+
+    batch, reference = (SimpleNamespace(pipeline=each) for each in (ours, theirs))
+
+    assert ComparedViews(batch, reference, None).settings_difference == difference
+
+
 def test_compare_dropped_late_rows_assigns_late_in_the_stream(
     inputs, pipeline, run_pipeline, compare_with, read_emissions
 ):
@@ -96,6 +122,27 @@ def test_compare_dropped_late_rows_assigns_late_in_the_stream(
     late = next(cause for cause in result.causes if cause.cause == "late in the stream").examples[0]
     assert late["_lateness_ms"] > 0
     assert late["_limiting_side"] in {"left", "right"}
+
+
+def test_compare_rejected_row_has_its_own_reason_if_the_other_row_is_late(
+    spark, lake, inputs, write, pipeline, run_pipeline, compare_with, read_emissions
+):
+    write("right", [(990, "a", START + HOUR, None, 0.0)], ROW)
+    settings = run_pipeline(pipeline(join=LEFT_JOIN | {"type": "inner"}))
+    stream = read_emissions(settings)
+    late = spark.read.format("delta").load(str(lake / "orders" / "late")).where("side = 'left' AND reason = 'late'")
+    left = late.orderBy("left.id").select("left.*").first().asDict()
+    right = {"id": 990, "k": "a", "happened": START + HOUR, "arrived": None, "v": 0.0}
+    values = {
+        f"{side}_{name}": value for side, row in (("left", left), ("right", right)) for name, value in row.items()
+    }
+    columns = {name: F.lit(value).cast(stream.schema[name].dataType) for name, value in values.items()}
+
+    result = compare_with(settings, stream.unionByName(stream.limit(1).withColumns(columns)))
+
+    assert count_causes(result) == {("rejected in the batch", "batch"): 1}
+    example = result.causes[0].examples[0]
+    assert (example["_input"], example["_detail"]) == ("right", "null_arrival")
 
 
 def test_compare_equal_table_has_no_differences(
@@ -127,6 +174,21 @@ def test_compare_unfinished_table_assigns_pending(inputs, pipeline, run_pipeline
 
     unfinished_reference = compare_with(complete, read_emissions(half), half)
     assert {cause for cause, _ in count_causes(unfinished_reference)} == {"pending"}
+
+
+def test_compare_slice_committed_meanwhile_does_not_count(
+    spark, lake, inputs, pipeline, run_pipeline, compare_with, read_emissions, monkeypatch
+):
+    settings = run_pipeline(pipeline(join=LEFT_JOIN | {"type": "inner"}), end=START + 3 * HOUR)
+    stream, view = read_emissions(settings), CommittedView.read(spark, settings, str(lake))
+    stream.write.format("delta").save(str(lake / "streamed"))
+    run_pipeline(settings, end=START + 4 * HOUR)
+    monkeypatch.setattr(CommittedView, "read", lambda *_: view)
+
+    result = compare_with(settings, "streamed")
+
+    assert result.differences == 0
+    assert result.same == spark.read.format("delta").load(str(lake / "streamed")).count() > 0
 
 
 def test_compare_rows_after_commit_assigns_late_arriving_row(

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from airflow.providers.standard.exceptions import HITLTriggerEventError
 from airflow.providers.standard.operators import hitl
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskAwaitingInput
 
@@ -244,6 +245,13 @@ def test_person_can_choose_slices(questions, needs_reason):
     assert set(question["params"]) == ({"slices", "reason"} if needs_reason else {"slices"})
     assert question["params"]["slices"]["value"] == [FIFTH, SIXTH]
     assert question["params"]["slices"]["schema"]["items"]["enum"] == [FIFTH, SIXTH]
+
+
+def test_invalid_answer_is_reported():
+    event = {"error": "Responses {'Maybe'} not in ['Approve', 'Reject']", "error_type": "validation"}
+
+    with pytest.raises(HITLTriggerEventError, match="Responses"):
+        create_question(needs_reason=True).execute_complete(create_context(PLAN), event)
 
 
 @pytest.mark.parametrize(

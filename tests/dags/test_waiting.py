@@ -2,13 +2,16 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from deltalake import write_deltalake
 
 from tests.dags.conftest import WAITING
+from tests.dags.slice_lake import SliceLake
 from tidemark.airflow import InputsComplete, Project, WaitForInputs
 
 HOUR = datetime(2013, 1, 1, 1, tzinfo=UTC)
@@ -83,3 +86,26 @@ def test_wait_task_fails_without_retry_on_trigger_error(tmp_path):
         task.resume({}, {"timeout_at": "G", "incomplete": INCOMPLETE})
     with pytest.raises(AirflowFailException, match="^there is no table"):
         task.resume({}, {"timeout_at": None, "error": "there is no table"})
+
+
+def test_wait_task_needs_no_event_of_committed_slices(tmp_path, monkeypatch):
+    slices = SliceLake.create(tmp_path / "pipelines", tmp_path / "lake")
+    slices.add(range(3))
+    slices.write()
+    rule = 'complete: {by: asset, asset: clicks, partition: "%H"}'
+    slices.file.write_text(slices.file.read_text().replace("table: clicks", f"table: clicks, {rule}"))
+    monkeypatch.setenv("TIDEMARK_LAKE", str(slices.lake))
+    task = WaitForInputs(
+        task_id="wait", file=slices.file, project=Project(slices.file.parent),
+        start="2025-01-01T01:00Z", end="2025-01-01T05:00Z",
+    )  # fmt: skip
+
+    def wait(*keys):
+        inlet_events = MagicMock()
+        inlet_events[...].after.return_value = [SimpleNamespace(partition_key=key) for key in keys]
+        task.execute({"inlet_events": inlet_events})
+
+    wait("03", "04")
+
+    with pytest.raises(TaskDeferred):
+        wait("03")

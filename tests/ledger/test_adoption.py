@@ -143,15 +143,15 @@ def test_difference_stops_adoption_until_it_is_accepted(
     spark, streamed_lake, run_tidemark, pipeline, read_ledger, monkeypatch
 ):
     stream = spark.read.format("delta").load(f"{streamed_lake}/run/emissions").drop("_slice")
-    stream.where("left_v <> 9").write.format("delta").save(f"{streamed_lake}/stream")
+    stream.where("left_v <> 9").write.format("delta").save(f"{streamed_lake}/a stream")
     options = ("--until", UNTIL, "--compare", "2 hours")
     code, output = run_tidemark("adopt -- nowhere", *options)
     assert code == 2
     assert "TABLE: there is no Delta table nowhere" in output
-    code, output = run_tidemark("adopt -- stream", *options)
+    code, output = run_tidemark("adopt -- a stream", *options)
     assert code == 1
-    assert "the last slices before 2024-01-01T03:00Z differ from stream, so nothing is adopted" in output
-    assert f"--candidate {WARM_UP} --with stream" in output
+    assert "the last slices before 2024-01-01T03:00Z differ from a stream, so nothing is adopted" in output
+    assert f"--candidate {WARM_UP} --with 'a stream'" in output
     assert read_ledger(pipeline()).last is None
 
     warm_up = PipelineTables(f"{streamed_lake}/orders/candidates/{WARM_UP}")
@@ -161,14 +161,14 @@ def test_difference_stops_adoption_until_it_is_accepted(
     def plan_while_stream_writes(*arguments):
         plan = plan_adoption(*arguments)
         rest = spark.read.format("delta").load(f"{streamed_lake}/run/emissions").drop("_slice").where("left_v = 9")
-        rest.write.format("delta").mode("append").save(f"{streamed_lake}/stream")
+        rest.write.format("delta").mode("append").save(f"{streamed_lake}/a stream")
         return plan
 
     monkeypatch.setattr(adopt_command, "create_adoption_plan", plan_while_stream_writes)
-    code, output = run_tidemark("adopt -- stream", *options, "--accept-differences", "--json")
+    code, output = run_tidemark("adopt -- a stream", *options, "--accept-differences", "--json")
     assert code == 0
     # The ledger has the version that was compared, without the row that the stream wrote meanwhile.
-    assert json.loads(read_ledger(pipeline()).last.adopted_from) == {"table": "stream", "version": 0}
+    assert json.loads(read_ledger(pipeline()).last.adopted_from) == {"table": "a stream", "version": 0}
     assert json.loads(output)["comparison"]["differences"] > 0
     assert read_ledger(pipeline()).runs == runs  # the slices did not run again
     assert read_ledger(pipeline()).last.number == 2

@@ -343,7 +343,9 @@ def test_repair_of_unrepairable_damage_changes_nothing(damaged_lake, damage, cap
     damage(damaged_lake)
     before = sorted(damaged_lake.root.rglob("*"))
     assert main(["tables", "repair", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--yes"]) == 1
-    assert "nothing is repaired" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "nothing is repaired" in message
+    assert f"Run tidemark tables repair {damaged_lake.file} --dry-run" in message
     assert sorted(damaged_lake.root.rglob("*")) == before
 
 
@@ -389,6 +391,8 @@ def test_airflow_tasks_verify_tables_and_vacuum_uncommitted_files(damaged_lake, 
 
     verify.execute({})
     delete_file(damaged_lake)
-    message = r"orders is not as it was committed; tidemark tables repair .*; missing file"
+    message = (
+        f"orders is not as it was committed; tidemark tables repair {damaged_lake.file} may repair it; missing file"
+    )
     with pytest.raises(AirflowFailException, match=message):
         verify.execute({})

@@ -112,6 +112,13 @@ def test_select_new_slices_future_row_does_not_extend_the_advice():
             f"all slices up to {format_hour(1)} are committed without --drain. To end the inputs after one more "
             "slice, pass --to " + format_hour(2),
         ),
+        (
+            create_context((NOW, NOW), committed=4, slices_end=THIS_HOUR + HOUR, drain=True),
+            (
+                f"all slices up to {format_hour(1)} are committed without --drain. To end the inputs after one more "
+                f"slice, raise slices.end to {format_hour(2)} and pass --to {format_hour(2)}"
+            ),
+        ),
     ],
 )
 def test_select_new_slices_without_slices_names_the_only_reason(context, note):

@@ -211,7 +211,9 @@ def test_column_added_again_is_not_noted_where_no_value_is_lost(create_context, 
     later = create_context([create_entry(0), create_entry(1, 4)])
     assert len(check_column_changes(later, [])) == 1
     assert check_column_changes(create_context(select=["left_k"]), []) == ()
-    assert check_column_changes(create_context(select={"v": "left_w + 1"}), []) != ()
+    for expression in ("left_w + 1", "LEFT_W + 1"):
+        assert check_column_changes(create_context(select={"v": expression}), []) != ()
+    assert check_column_changes(create_context(select=["left_k"], join__condition="LEFT_W > 1"), []) != ()
 
     left.append("c", 0, operation="OPTIMIZE", nulls={"w"}, removes="a")
     assert len(check_column_changes(create_context(), [])) == 1, "the values are still missing"
@@ -247,6 +249,8 @@ def test_column_with_truncated_log_is_noted_without_version(create_context, left
         ("w", "tiebreak", {"left__tiebreak": "w"}),
         ("w", "partition", {"left__partition": "w"}),
         ("w", "where", {"left__where": "w > 1"}),
+        ("w", "where", {"left__where": "W > 1"}),
+        ("k", "key", {"join__keys": [{"left": "lower(K)", "right": "k"}]}),
     ],
 )
 def test_reprocess_without_keys_or_times_of_rows_is_refused(create_context, left, column, role, changes):

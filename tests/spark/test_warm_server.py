@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -35,7 +36,7 @@ RUN_UNTIL_IDLE = """
 import sys
 from pathlib import Path
 from tidemark.spark.warm_server import WarmServer, run_until_idle
-run_until_idle(WarmServer(Path(sys.argv[1])), ["sleep", "1000"], float(sys.argv[2]), check_seconds=0.1)
+run_until_idle(WarmServer(Path(sys.argv[1])), ["sleep", "1000"], *map(float, sys.argv[2:]))
 """
 
 
@@ -96,12 +97,12 @@ def test_simultaneous_commands_share_one_server(spark, environment, tmp_path):
     assert server.find() is None
 
 
-def start_idle_server(folder, max_idle_seconds):
+def start_idle_server(folder, max_idle_seconds, check_seconds=0.1):
     """Start a process as `--warm` does that runs `sleep` instead of a server, and return it."""
     folder.mkdir(parents=True)
     with (folder / "server.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        command = [sys.executable, "-c", RUN_UNTIL_IDLE, str(folder), str(max_idle_seconds)]
+        command = [sys.executable, "-c", RUN_UNTIL_IDLE, str(folder), str(max_idle_seconds), str(check_seconds)]
         process = subprocess.Popen(command, pass_fds=[lock.fileno()])
     address = {"port": 1, "token": "secret", "pid": process.pid}
     (folder / "address.json").write_text(json.dumps(address))
@@ -127,6 +128,30 @@ def test_server_ends_after_its_last_command(environment):
     assert not child.is_running()
     assert server.find() is None
     assert not server.stop()
+
+
+@pytest.mark.process
+def test_idle_server_ends_without_another_check(tmp_path):
+    process = start_idle_server(tmp_path / "server", max_idle_seconds=0, check_seconds=10 * TIMEOUT_SECONDS)
+
+    assert process.wait(TIMEOUT_SECONDS) == 0
+
+
+@pytest.mark.process
+def test_command_that_begins_while_the_server_ends_starts_another(tmp_path, monkeypatch):
+    server = WarmServer(tmp_path)
+    with (tmp_path / "server.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.Popen(["sleep", "1"], pass_fds=[lock.fileno()])
+    with (tmp_path / "server.lock").open("a") as lock, socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def start(server):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            server.write_address(listener.getsockname()[1], "secret")
+
+        monkeypatch.setattr(WarmServer, "_start", start)
+
+        assert server.find_or_start().token == "secret"
 
 
 @pytest.mark.process

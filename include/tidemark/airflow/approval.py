@@ -81,6 +81,8 @@ class ApproveSlices(ApprovePlan):
 
         Fields that the answer leaves out have their first value: all slices, and no reason.
         """
+        if "error" in event:  # such an event has no answer
+            return super().execute_complete(context, event)
         self._create_fields(context)
         event["params_input"] = self.params.dump() | (event["params_input"] or {})
         if event["chosen_options"] == [self.APPROVE] and (missing := self._find_missing(event["params_input"])):

@@ -152,7 +152,7 @@ def describe_missing_events(context: Context, pipeline: Pipeline, start: str, en
     Args:
         context: The context of a task whose inlets are the input assets.
         pipeline: The pipeline.
-        start: Start of the first slice (inclusive).
+        start: Start of the first slice to run (inclusive).
         end: End of the last slice (exclusive).
     """
     missing = []

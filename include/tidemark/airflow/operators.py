@@ -29,6 +29,7 @@ from tidemark.airflow.project import Project
 from tidemark.airflow.triggers import InputsComplete
 from tidemark.airflow_provider.links import DataDocsLink, QuarantineLink, ReportLink, SparkHistoryLink
 from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.cluster import SPARK_SECRET_VARIABLE
 from tidemark.config.notify import Receiver, get_connection_variable
 from tidemark.config.types import parse_instant
@@ -104,14 +105,18 @@ class WaitForInputs(BaseOperator):
         return f"inputs were not complete up to {self.end} when the wait ended at {timeout_at}: {incomplete}"
 
     def _wait(self, context: Context, pipeline: Pipeline, timeout_at: str | None) -> None:
-        from tidemark.airflow.status_queries import incomplete_inputs  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import (  # noqa: PLC0415 - opens tables
+            incomplete_inputs,
+            skip_committed_slices,
+        )
 
         end = parse_instant(self.end)
         try:
             incomplete = incomplete_inputs(self.file, self.lake, end.isoformat())
+            first = skip_committed_slices(pipeline, self.lake, parse_instant(self.start))
         except UserError as error:
             raise AirflowFailException(str(error)) from None
-        incomplete += describe_missing_events(context, pipeline, self.start, self.end)
+        incomplete += describe_missing_events(context, pipeline, first.isoformat(), self.end)
         if not incomplete:
             return
         message = "; ".join(incomplete)
@@ -414,7 +419,7 @@ class VerifyTables(TableOperator):
         except UserError as error:
             raise AirflowFailException(str(error)) from None
         if issues:
-            command = f"tidemark tables repair {Path(self.file).stem}"
+            command = f"tidemark tables repair {format_cli_arguments(pipeline)}"
             message = f"{pipeline.name} is not as it was committed; {command} may repair it"
             raise AirflowFailException("; ".join((message, *issues)))
 

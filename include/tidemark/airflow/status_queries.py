@@ -100,6 +100,17 @@ def are_committed(pipeline: Pipeline, lake: str, start: datetime, end: datetime)
     return all(number in ledger.entries for number in range(first, last)) and not stale(ledger)
 
 
+def skip_committed_slices(pipeline: Pipeline, lake: str, start: datetime) -> datetime:
+    """Return the end of the last committed slice, or `start` if that is later.
+
+    Raises:
+        UserError: The tables are not valid.
+    """
+    grid = Grid.from_config(pipeline.slices)
+    last = Ledger.read_without_sync(PipelineTables.from_config(pipeline, lake), grid).last
+    return max(start, grid.datetime_of(last.number + 1)) if last else start
+
+
 def incomplete_inputs(file: str, lake: str, end: str, *, assets: bool = False) -> list[str]:
     """Return one line per input that is not complete up to an instant, by the rules in a pipeline file.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
@@ -133,11 +134,12 @@ def _show_comparison(comparison: Comparison, *, will_adopt: bool) -> None:
 
 
 def _describe_refusal(plan: AdoptionPlan, comparison: Comparison) -> str:
-    table, name = plan.source.table, plan.pipeline.command_argument
+    table = plan.source.table
+    command = f"tidemark compare run {format_cli_arguments(plan.pipeline)} --candidate {WARM_UP}"
     return (
         f"the last slices before {comparison.end} differ from {table}, so nothing is adopted: "
-        f"{'; '.join(comparison.over_budget)}. See more with tidemark compare run {name} --candidate {WARM_UP} --with "
-        f"{table}, correct the settings, or pass --accept-differences"
+        f"{'; '.join(comparison.over_budget)}. See more with {command} --with {shlex.quote(table)}, correct "
+        "the settings, or pass --accept-differences"
     )
 
 

@@ -94,7 +94,8 @@ def print_result(value: Any, render: Callable[[], RenderableType], *, soft_wrap:
     if get_global_options().as_json:
         print_json(value.to_dict() if hasattr(value, "to_dict") else value)
     else:
-        out.print(render(), soft_wrap=soft_wrap, crop=False)  # crop would cut unwrapped lines
+        # crop would cut unwrapped lines. A string may quote SQL, which may look like markup.
+        out.print(render(), soft_wrap=soft_wrap, crop=False, markup=False)
 
 
 def require_confirmation(question: str, *, is_confirmed: bool) -> None:

@@ -59,7 +59,7 @@ def validate(
             continue
         outcomes.append({"file": file, "pipeline": pipeline.name, "problem": None})
         if not get_global_options().as_json:
-            out.print(f"{file}: valid. {_describe_pipeline(pipeline)}", soft_wrap=True)
+            out.print(f"{file}: valid. {_describe_pipeline(pipeline)}", soft_wrap=True, markup=False)
     if get_global_options().as_json:
         print_json(outcomes)
     if any(outcome["problem"] for outcome in outcomes):

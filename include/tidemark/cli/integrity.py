@@ -24,6 +24,7 @@ from tidemark.cli.common import (
 from tidemark.cli.progress import run_with_progress, show_activity
 from tidemark.cli.rich_table import create_table
 from tidemark.config import Pipeline, load_pipeline
+from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.errors import CheckFailedError, UserError
 from tidemark.formatting import format_count, to_single_line
 from tidemark.integrity.check import IntegrityIssue, IntegrityReport, check_integrity
@@ -44,9 +45,10 @@ def verify(pipeline: PipelineArgument, deep: DeepOption = False) -> None:  # noq
 
     Example: `tidemark tables verify flights_weather --deep`
     """
-    report = _check(load_pipeline(pipeline), get_lake_root(), deep=deep)
+    settings = load_pipeline(pipeline)
+    report = _check(settings, get_lake_root(), deep=deep)
     print_result(report, lambda: _render_report(report))
-    _require_no_damage(report)
+    _require_no_damage(settings, report)
 
 
 def repair(
@@ -72,15 +74,15 @@ def repair(
             execute_repair(settings, root, plan, partial(_reprocess, settings, root))
             report = _check(settings, root, deep=deep)
     print_result(report, lambda: _render_report(report))
-    _require_no_damage(report)
+    _require_no_damage(settings, report)
 
 
-def _require_no_damage(report: IntegrityReport) -> None:
+def _require_no_damage(settings: Pipeline, report: IntegrityReport) -> None:
     if report.damages:
         kinds = ", ".join(dict.fromkeys(issue.damage for issue in report.damages))
         raise CheckFailedError(
             f"the tables of {report.pipeline} are not as they were committed: {kinds}. Run tidemark tables repair "
-            f"{report.pipeline} --dry-run to see what can be repaired."
+            f"{format_cli_arguments(settings)} --dry-run to see what can be repaired."
         )
 
 

@@ -79,7 +79,7 @@ def show(
         if find_unwritable_folder(ledger.tables.root) is None:
             update_data_docs(ledger.tables)
         if has_file(ledger.tables.root, DATA_DOCS_INDEX):
-            out.print(f"Data Docs: {get_docs_index(ledger.tables)}", soft_wrap=True)
+            out.print(f"Data Docs: {get_docs_index(ledger.tables)}", soft_wrap=True, markup=False)
     if report:
         write_text(report, quality_trends.render_html(quality_trends.collect_trends(loaded, ledger, rows)))
 

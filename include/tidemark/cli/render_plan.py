@@ -9,6 +9,7 @@ from typing import Any
 
 from rich import filesize
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from tidemark.cli.rich_table import create_table
 from tidemark.execution.job import JobResult
@@ -32,9 +33,9 @@ def render_plan(plan: Plan) -> RenderableType:
         table.add_row("from, to", f"{described['from']} to {described['to']} (exclusive)")
     for segment in described["slice_ranges"]:
         extent = f"{segment['from']} to {segment['to']}, {format_count(segment['slices'], 'slice')}"
-        table.add_row(segment["reason"], f"{segment['explanation']} ({extent})")
+        table.add_row(segment["reason"], Text(f"{segment['explanation']} ({extent})"))  # may quote SQL
     if not described["slice_ranges"]:
-        table.add_row("why", described["explanation"])
+        table.add_row("why", Text(described["explanation"]))
     if plan.jobs:
         table.add_row("Spark jobs", describe_jobs(plan))
         strategies = Counter(job["replay"] for job in described["jobs"])
@@ -50,14 +51,14 @@ def render_plan(plan: Plan) -> RenderableType:
             if plan.jobs
             else ""
         )
-        table.add_row(side, f"{source['table']}, version {source['version']}{reads}")
+        table.add_row(side, Text(f"{source['table']}, version {source['version']}{reads}"))
     if plan.jobs:
         table.add_row("time", format_duration_estimate(described["estimate"]))
     if plan.unread_slices:
         because = "because input rows have arrived or changed since"
         count = format_count(len(plan.unread_slices), "slice")
         table.add_row("outdated slices", f"{count} would change, {because}: {_describe_ranges(described)}")
-        table.add_row("", f"{plan.proposed_command}")
+        table.add_row("", Text(f"{plan.proposed_command}"))
     complete = (f"{input_.table} up to {input_.until_text}: {input_.reason}" for input_ in plan.input_completeness)
     for label, text in [
         *(("end of input", f"after slice {plan.grid.label(last)}; no slice can follow") for last in _list_last(plan)),
@@ -65,7 +66,7 @@ def render_plan(plan: Plan) -> RenderableType:
         *(("note", note) for note in plan.notes),
         *(("Spark query", query) for query in plan.spark_queries),
     ]:
-        table.add_row(label, text)
+        table.add_row(label, Text(text))
     return table
 
 

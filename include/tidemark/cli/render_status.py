@@ -8,6 +8,7 @@ from typing import Any
 
 from rich import filesize
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -127,7 +128,7 @@ def _describe_oldest_versions(status: Status) -> str:
 
 def _describe_adoption(status: Status) -> str:
     adopted = status.adopted
-    return f"{adopted['until']}, from {adopted['table']}, version {adopted['version']}" if adopted else ""
+    return f"{adopted['until']}, from {escape(adopted['table'])}, version {adopted['version']}" if adopted else ""
 
 
 def _side_value(side: str, value: Callable[[SideStatus], str]) -> Callable[[Status], str]:

@@ -175,7 +175,7 @@ def _run_slices(pipeline: Pipeline, request: Request) -> dict[str, Any]:
     if not as_json:
         out.print(render_status(status))
         names = ",".join(status.tables)
-        out.print(f"Tables: {plan_.tables.root}/{{{names}}}", soft_wrap=True)
+        out.print(f"Tables: {plan_.tables.root}/{{{names}}}", soft_wrap=True, markup=False)
     return {"plan": plan_.to_dict(), "status": status.to_dict()}
 
 

@@ -46,7 +46,8 @@ def conformance(
         if not result.passed:
             out.print(
                 f"{result.vector} cut {result.cut}: missing {list(result.missing)}, "
-                f"unexpected {list(result.unexpected)}"
+                f"unexpected {list(result.unexpected)}",
+                markup=False,
             )
     if report:
         report.write_text(json.dumps([result.to_dict() for result in results], indent=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import typer
+from rich.text import Text
 
 from tidemark.cli.common import err
 from tidemark.cli.rich_table import create_table
@@ -28,7 +29,7 @@ class TerminalDecisions:
         table = create_table(["", "candidate", "figures"], title=f"Choose the {choice.subject}")
         shown = choice.candidates[:_SHOWN]
         for number, candidate in enumerate(shown, 1):
-            table.add_row(str(number), candidate.label, candidate.figures)
+            table.add_row(str(number), Text(candidate.label), Text(candidate.figures))
         err.print(table)
         if hidden := len(choice.candidates) - len(shown):
             err.print(f"{hidden} more: pass {choice.option}", highlight=False, markup=False)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich import filesize
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from tidemark.cli.common import (
     PipelineArgument,
@@ -138,7 +139,7 @@ def render_candidates(pipeline: Pipeline, candidates: list[CandidateVersion]) ->
     return Group(
         table,
         *(
-            f"{candidate.name}: {candidate.differing_settings}"
+            Text(f"{candidate.name}: {candidate.differing_settings}")
             for candidate in candidates
             if candidate.differing_settings
         ),

@@ -369,7 +369,8 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
         ("batch", only_stream, "batch"),
     ):
         rejected = _find_side(view, lambda label: ~label["reason"].isin(*_LATE))
-        reason = reduce(F.coalesce, (F.col(f"_{side}_{view}")["reason"] for side in SIDES))
+        left, right = (F.col(f"_{side}_{view}")["reason"] for side in SIDES)
+        reason = F.when(rejected == "left", left).otherwise(right)
         yield _Rule(f"rejected in the {table}", condition & rejected.isNotNull(), rejected, detail=reason)
     if views.settings_difference:
         yield _Rule("other settings", as_reference, detail=F.lit(views.settings_difference))
@@ -447,8 +448,5 @@ def _select_settings(pipeline: Pipeline) -> dict[str, Any]:
     """Return the settings that affect the output, by dotted name, without tables and clocks."""
     settings = flatten_settings(pipeline.output_affecting_settings(include_defaults=True))
     watermarks = tuple(f"{side}.{name}" for side in SIDES for name in ("watermark_delay", "recorded_watermark"))
-    return {
-        name: value
-        for name, value in settings.items()
-        if name.startswith(("dialect", "time_bounds", "join.", "explode", "restarts", *watermarks))
-    }
+    prefixes = ("dialect", "time_bounds", "time_zone", "join.", "explode", "restarts", "watermark_strategy", "spark.")
+    return {name: value for name, value in settings.items() if name.startswith((*prefixes, *watermarks))}

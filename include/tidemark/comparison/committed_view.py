@@ -96,8 +96,9 @@ class CommittedView:
         return join.window is not None and join.emit == "latest" and join.allowed_lateness > timedelta()
 
     def read_emissions(self) -> DataFrame:
-        """Read the committed emissions, as stored."""
-        return read_committed_rows(self.spark, self.ledger, "emissions")
+        """Read the emissions of the slices that were committed when the view was read, as stored."""
+        rows = read_committed_rows(self.spark, self.ledger, "emissions")
+        return rows.where(F.col("_slice") < F.lit(self.grid.datetime_of(self.end)))
 
     def read_quarantined(self) -> DataFrame | None:
         """Read the emissions in quarantine, with `EXPECTATIONS`; None if there never were any."""

@@ -78,34 +78,40 @@ def _list_roles(context: PlanningContext, side: SideName, source: StoredInput) -
     roles = [(role, (time.column,)) for role, time in columns.items() if isinstance(time, TimeColumn)]
     names = {"tiebreak": settings.tiebreak, "partition": settings.partition}
     roles += [(role, (name,)) for role, name in names.items() if name is not None]
-    roles += [("where", (name,)) for name in list_columns(settings.where or "true")]
+    roles += [("where", (name,)) for name in _list_columns(settings.where or "true", source.side.schema.names)]
     for pair in context.pipeline.join.keys:
         expression: str = getattr(pair, side)
         path = key_path(source.side.schema, expression)
         is_column = find_type(source.side.schema, path) is not None
-        paths = [tuple(path)] if is_column else [(name,) for name in list_columns(expression)]
+        columns_read = _list_columns(expression, source.side.schema.names)
+        paths = [tuple(path)] if is_column else [(name,) for name in columns_read]
         roles += [("key", column) for column in paths]
     return roles
 
 
 def _is_output(context: PlanningContext, side: SideName, change: InputColumnChange) -> bool:
     """Return True if emissions may have values of a column."""
-    pipeline = context.pipeline
-    condition = list_columns(pipeline.join.condition or "true")
-    if (name := f"{side}_{change.column.path[0]}") in condition:
+    pipeline, name = context.pipeline, f"{side}_{change.column.path[0]}"
+    if name in _list_columns(pipeline.join.condition or "true", (name,)):
         return True
     if side != "left" and pipeline.join.type in SEMI_ANTI_TYPES:
         return False
     if pipeline.explode is not None:
-        return not {name, side}.isdisjoint(list_columns(pipeline.explode))
+        return not {name, side}.isdisjoint(_list_columns(pipeline.explode, (name, side)))
     match pipeline.select:
         case None:
             return True
         case list(names):
             return not {name, side}.isdisjoint(names)
         case expressions:
-            used = (column for expression in expressions.values() for column in list_columns(expression))
+            used = (column for sql in expressions.values() for column in _list_columns(sql, (name, side)))
             return not {name, side}.isdisjoint(used)
+
+
+def _list_columns(expression: str, names: Sequence[str]) -> list[str]:
+    """List the columns that an expression reads, spelled as in `names`: Spark ignores the case of a column's name."""
+    spelling = {name.lower(): name for name in names}
+    return [spelling.get(column.lower(), column) for column in list_columns(expression)]
 
 
 def _format_refusal(

@@ -57,7 +57,10 @@ def _explain_nothing_to_run(context: PlanningContext, start: int, end: int, *, h
     if last and start == last.number + 1:
         committed = f"all slices up to {grid.label(start)} are committed"
         if request.drain and not last.drained:
-            committed += f" without --drain. To end the inputs after one more slice, pass --to {grid.label(start + 1)}"
+            bound, next_end = context.pipeline.slices.end, grid.label(start + 1)
+            is_beyond_bound = bound is not None and start + 1 > grid.number_at(to_micros(bound))
+            first_step = f"raise slices.end to {next_end} and " if is_beyond_bound else ""
+            committed += f" without --drain. To end the inputs after one more slice, {first_step}pass --to {next_end}"
         return [committed]
     if request.end:
         return [f"no slice from {grid.label(start)} on ends by --to {grid.label(end)}"]

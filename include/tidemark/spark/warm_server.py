@@ -97,9 +97,16 @@ class WarmServer:
         _HELD_FILES.append(in_use)
         with self._open("start.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not self._is_running():
+            was_running = self._is_running()
+            if not was_running:
                 self._start()
-            return self._wait_for_address()
+            address = self._wait_for_address()
+            if address is None and was_running and not self._is_running():  # it was ending when this command began
+                self._start()
+                address = self._wait_for_address()
+        if address is None:
+            raise FaultError(f"the warm server did not start. See {self.log}, or leave --warm out.")
+        return address
 
     def stop(self) -> bool:
         """Stop the server, and return False if none runs.
@@ -163,15 +170,15 @@ class WarmServer:
                 pass_fds=[lock.fileno()],
             )
 
-    def _wait_for_address(self) -> ServerAddress:
-        """Wait until the server listens."""
+    def _wait_for_address(self) -> ServerAddress | None:
+        """Wait until the server listens; return None if it ends or does not listen in time."""
         deadline = time.monotonic() + _START_SECONDS
         while self._is_running() and time.monotonic() < deadline:
             address = self._read_address()
             if address and _is_listening(address.port):
                 return address
             time.sleep(_POLL_SECONDS)
-        raise FaultError(f"the warm server did not start. See {self.log}, or leave --warm out.")
+        return None
 
     def _open(self, name: str) -> IO[str]:
         return (self.folder / name).open("a")
@@ -210,7 +217,9 @@ def run_until_idle(server: WarmServer, command: list[str], max_idle_seconds: flo
                     last_used = time.monotonic()
                 elif time.monotonic() - last_used > max_idle_seconds:
                     _end(process)
-            time.sleep(check_seconds)
+                    return
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(check_seconds)
 
 
 @contextmanager
