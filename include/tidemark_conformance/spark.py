@@ -31,7 +31,7 @@ from tidemark.watermarks.values import Watermarks
 from tidemark_conformance.adapter import KEYS, Params, Row, VectorAdapter
 from tidemark_conformance.vectors import Cut
 
-_ROWS = T.StructType([T.StructField("v", T.LongType())])
+_ROWS = T.StructType([T.StructField("v", T.LongType()), T.StructField("key", T.StringType())])
 
 
 class SparkJoin(VectorAdapter):
@@ -83,7 +83,7 @@ class SparkJoin(VectorAdapter):
     def create_join(self, spark: SparkSession, adapters: Sequence[VectorAdapter]) -> Join:
         texts = {str(adapter.params["condition"]) for adapter in adapters}
         inputs: dict[str, T.StructType] = dict.fromkeys(SIDES, _ROWS)
-        conditions = {text: Condition.parse(spark, text, inputs) for text in sorted(texts) if text}
+        conditions = {text: Condition.parse(spark, text, inputs, [("key", "key")]) for text in sorted(texts) if text}
         rules = StreamStreamRules(
             JoinType(self.param_column("type"), frozenset(str(adapter.params["type"]) for adapter in adapters)),
             {side: self.param_column(f"{side}_watermarked") for side in SIDES},
@@ -192,6 +192,8 @@ class SparkJoin(VectorAdapter):
         parts = [f"{side}_v {operators[end]} {number}" for side, end, number in limits if number is not None]
         if self.vector.get("v_differs"):
             parts.append("left_v <> right_v")
+        if key := self.vector.get("left_key"):
+            parts.append(f"left_key = '{key}'")
         return " AND ".join(parts)
 
 

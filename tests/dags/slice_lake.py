@@ -15,6 +15,7 @@ import pyarrow as pa
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import create_internal_table
+from tidemark.ledger.config_fingerprint import serialize_settings
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger_table import SCHEMA
 from tidemark.quality import results_table, waivers
@@ -96,6 +97,10 @@ class SliceLake:
     def pipeline(self) -> Pipeline:
         return load_pipeline(self.file)
 
+    @cached_property
+    def settings(self) -> str:
+        return serialize_settings(self.pipeline)
+
     @property
     def tables(self) -> PipelineTables:
         return PipelineTables.from_config(self.pipeline, str(self.lake))
@@ -109,8 +114,8 @@ class SliceLake:
         for number in numbers:
             before = "another state" if is_stale else f"after {number - 1}"
             entry = Entry(
-                number=number, run=f"run {number}", attempt=1, commit=number + 1, settings="{}", versions=(3, 4),
-                watermarks=Watermarks(), read=(1000, 1000), carried=(10, 10), drained=False,
+                number=number, run=f"run {number}", attempt=1, commit=number + 1, settings=self.settings,
+                versions=(3, 4), watermarks=Watermarks(), read=(1000, 1000), carried=(10, 10), drained=False,
                 fingerprint=f"after {number}", carried_in_fingerprint=before if number else None,
             )  # fmt: skip
             left = {"read": 1000, "carried_in": 10, "late": late, "rejected": 0, "evicted": 995, "carried_out": 10}

@@ -6,8 +6,10 @@ from pyspark.sql import types as T
 from tidemark.config.sides import SIDES
 from tidemark.joins.condition import Condition
 from tidemark.spark import jvm
+from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.temporary_settings import FILTER_INFERENCE_SETTINGS
 
+TYPE = "STRUCT<v: BIGINT, w: BIGINT>"
 ROW = T.StructType([T.StructField("v", T.LongType()), T.StructField("w", T.LongType())])
 
 
@@ -42,3 +44,26 @@ def test_condition_parse_leaves_settings_of_session_that_threads_share(spark, mo
 
     assert settings == [("false", inferring)] * 2
     assert spark.getActiveSession()._jsparkSession.equals(spark._jsparkSession)
+
+
+@pytest.mark.parametrize(
+    ("expression", "filters", "left", "right"),
+    [
+        ("left_v = 1", {}, {1, 2, 3}, {1}),
+        ("right_w = 1 AND left_w = 1", {}, {1, 2, 3}, {1, 2, 3}),
+        ("left_v < right_w", {}, {1, 2, 3}, {1, 2}),
+        ("left_v = 1 OR left_w = 1", {}, {1, 2, 3}, {1, 2, 3}),
+        (None, {"left": "V > 1 AND w > 7"}, {1, 2, 3}, {2, 3}),
+        (None, {"right": "v BETWEEN 2 AND 3"}, {2, 3}, {1, 2, 3}),
+        ("left_v > 1", {"right": "v <> 3"}, {1, 2}, {2, 3}),
+    ],
+)
+def test_condition_inferred_from_equal_keys_is_that_of_spark(spark, expression, filters, left, right):
+    """The rows of a side have these values of the key `v`; `w` is 3 in all."""
+    condition = Condition.parse(spark, expression, dict.fromkeys(SIDES, ROW), [("v", "v"), ("lower(w)", "w")], filters)
+    for side, expected in {"left": left, "right": right}.items():
+        absent = "right" if side == "left" else "left"
+        row = f"named_struct('v', id, 'w', 3L) AS {side}, CAST(NULL AS {TYPE}) AS {absent}"
+        rows = spark.sql(f"SELECT {row} FROM range(1, 4)")
+        read = rows.transform(with_columns, condition.columns_of_single_rows())
+        assert {row[side]["v"] for row in read.where(condition.inferred[side]).collect()} == expected

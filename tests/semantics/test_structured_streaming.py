@@ -29,6 +29,13 @@ LATE_ROWS = [
     {"left": [create_row(13, 91), create_row(14, None), create_row(19, 33)], "right": []},
     {"left": [create_row(15, 30), create_row(16, 150)], "right": [create_row(17, 149)]},
 ]
+ROWS_OF_OTHER_KEYS = [
+    {"left": [create_row(1, 60)], "right": [create_row(2, 2), create_row(3, 60, "b")]},
+    {"left": [create_row(4, 31)], "right": [create_row(5, 61, "b")]},
+    {"left": [create_row(6, 30)], "right": [create_row(7, 30), create_row(8, 120)]},
+    {"left": [create_row(9, 121)], "right": [create_row(10, 62, "b"), create_row(11, 29)]},
+    {"left": [create_row(12, 40)], "right": [create_row(13, 200)]},
+]
 FIVE_MINUTES = {"lower_ms": -5 * MINUTE, "upper_ms": 5 * MINUTE, "lower_inclusive": True, "upper_inclusive": True}
 
 
@@ -44,9 +51,26 @@ CASES = [
         "full outer, sliding windows", join_type="full", window={"size_ms": 10 * MINUTE, "slide_ms": 5 * MINUTE}
     ),
     create_vector(
+        "inner, key in the condition",
+        join_type="inner",
+        bounds=FIVE_MINUTES,
+        left_key="a",
+        batches=ROWS_OF_OTHER_KEYS,
+    ),
+    create_vector(
+        "left outer, key in the condition",
+        join_type="left",
+        bounds=FIVE_MINUTES,
+        left_key="a",
+        batches=ROWS_OF_OTHER_KEYS,
+    ),
+    create_vector(
         "left semi, equal times, one watermark", join_type="leftsemi", event_time_equality=True, delay_left_ms=None
     ),
 ]
+
+
+SLOW = ("left", "leftsemi")
 
 
 def create_query(spark, vector, folder):
@@ -70,6 +94,8 @@ def create_query(spark, vector, folder):
         ends = (F.expr(f"left_ts + interval {bounds[f'{name}_ms']} milliseconds") for name in ("lower", "upper"))
         low, high = ends
         same = same & (F.col("right_ts") >= low) & (F.col("right_ts") <= high)
+    if key := vector.get("left_key"):
+        same = same & (F.col("left_key") == key)
     joined = sides["left"].join(sides["right"], same, vector["join_type"])
     ids = [F.col(name) if name in joined.columns else F.lit(None).alias(name) for name in ("left_id", "right_id")]
     starts = [F.unix_millis(f"{side}_window.start") for side in sides if f"{side}_window" in joined.columns]
@@ -127,7 +153,7 @@ def format_time(millis):
 @pytest.mark.parametrize(
     "vector",
     [
-        pytest.param(vector, id=vector["name"], marks=[] if vector["join_type"] == "full" else pytest.mark.slow)
+        pytest.param(vector, id=vector["name"], marks=pytest.mark.slow if vector["join_type"] in SLOW else [])
         for vector in CASES
     ],
 )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
+from types import MappingProxyType
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.config.sides import SIDES, SideName
+from tidemark.config.allowed_functions import InputColumns
+from tidemark.config.expressions import rename_columns
+from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.errors import PipelineFileError
 from tidemark.formatting import quote_identifier
 from tidemark.spark.engine import get_engine
@@ -35,6 +38,11 @@ class Condition:
     """Limit in ms by side, null for none: Spark reads `left_x >= 5` as an event time of at least 5 s."""
     columns: Mapping[str, frozenset[str]]
     """Input columns that the condition reads, by side."""
+    inferred: Mapping[str, Column]
+    """Conjuncts by side that Spark infers from the equality of keys: `left_k = 'a'` gives `right_k = 'a'`. They read a
+    key of the other side, whose value is that of the own key (`columns_of_single_rows`)."""
+    keys: tuple[tuple[str, str], ...] = ()
+    """Keys that are columns of equal types, as pairs of a left and a right column."""
 
     @classmethod
     def always_true(cls) -> Condition:
@@ -46,28 +54,45 @@ class Condition:
             true,
             dict.fromkeys(SIDES, no_floor),
             dict.fromkeys(SIDES, frozenset()),
+            dict.fromkeys(SIDES, true),
         )
 
     @classmethod
-    def parse(cls, spark: SparkSession, expression: str | None, schemas: Mapping[str, T.StructType]) -> Condition:
+    def parse(
+        cls,
+        spark: SparkSession,
+        expression: str | None,
+        schemas: Mapping[str, T.StructType],
+        keys: Sequence[tuple[str, str]] = (),
+        filters: Mapping[SideName, str | None] = MappingProxyType({}),
+    ) -> Condition:
         """Parse a condition with Spark and split it.
 
         Args:
             spark: Session that parses and analyses.
             expression: SQL over `left_NAME` and `right_NAME`; None or empty for no condition.
             schemas: Schema of each input by side.
+            keys: Left and right column, or expression, of each key.
+            filters: SQL condition over an input's own columns that its rows have passed, by side.
 
         Raises:
             AnalysisException: The expression is invalid for these inputs.
             PipelineFileError: The expression has something that expressions may not have.
         """
-        if not expression:
+        passed = [rename_columns(text, partial(_qualify, side)) for side, text in filters.items() if text and keys]
+        if not expression and not passed:
             return cls.always_true()
         with get_engine(spark).override_settings(FILTER_INFERENCE_SETTINGS) as session:
             empty = get_engine(session).create_empty_dataframe(_flatten_schemas(schemas))
-            conjuncts = [
-                _Conjunct.analyze(empty, part) for part in parse_user_expression(session, expression).split_conjuncts()
-            ]
+            analyze = partial(_analyze_conjuncts, session, empty)
+            conjuncts = analyze(expression) if expression else []
+            passed_conjuncts = [part for text in passed for part in analyze(text)]
+        plain_keys = _find_plain_keys(keys, schemas)
+        inferred = {
+            side: [part for part in (*conjuncts, *passed_conjuncts) if part.is_inferred_for(side, plain_keys)]
+            for side in SIDES
+        }
+        read = [*conjuncts, *inferred["left"], *inferred["right"]]
 
         def required(side: SideName) -> Iterator[Column]:
             for conjunct in conjuncts:
@@ -82,7 +107,9 @@ class Condition:
             not_null={side: _all(required(side)) for side in SIDES},
             pair=_all(part.column for part in conjuncts if len(part.sides) != 1),
             event_time_floors={side: least_floor(side) for side in SIDES},
-            columns={side: frozenset().union(*(part.names[side] for part in conjuncts)) for side in SIDES},
+            columns={side: frozenset().union(*(part.names[side] for part in read)) for side in SIDES},
+            inferred={side: _all(part.column for part in parts) for side, parts in inferred.items()},
+            keys=plain_keys,
         )
 
     @classmethod
@@ -96,6 +123,15 @@ class Condition:
     def side_columns(self, side: str) -> dict[str, Column]:
         """Return the columns of one side that the condition reads, extracted from the side's struct."""
         return {f"{side}_{name}": F.col(f"{side}.{quote_identifier(name)}") for name in sorted(self.columns[side])}
+
+    def columns_of_single_rows(self) -> dict[str, Column]:
+        """Return the columns that the condition reads, for rows of one side; a key of the other side has its value."""
+        columns = self.side_columns("left") | self.side_columns("right")
+        for names in self.keys:
+            values = [F.col(f"{side}.{quote_identifier(name)}") for side, name in zip(SIDES, names, strict=True)]
+            own = {f"{side}_{name}": F.coalesce(*values) for side, name in zip(SIDES, names, strict=True)}
+            columns |= {name: column for name, column in own.items() if name in columns}
+        return columns
 
 
 @dataclass(frozen=True)
@@ -121,6 +157,32 @@ class _Conjunct:
             required={side: frozenset(n for n in implied if n.startswith(f"{side}_")) for side in SIDES},
             floors=tuple(floor for comparison in analysed.comparisons for floor in _find_floor(comparison)),
         )
+
+    def is_inferred_for(self, side: SideName, keys: Sequence[tuple[str, str]]) -> bool:
+        """Return True if a key is all that this reads of the other side, so that Spark infers it for this side."""
+        other = OTHER[side]
+        return any(self.names[other] == {names[SIDES.index(other)]} for names in keys)
+
+
+def _analyze_conjuncts(session: SparkSession, empty: DataFrame, expression: str) -> list[_Conjunct]:
+    parsed = parse_user_expression(session, expression, InputColumns(tuple(empty.columns)))
+    return [_Conjunct.analyze(empty, part) for part in parsed.split_conjuncts()]
+
+
+def _qualify(side: SideName, name: str) -> str:
+    return quote_identifier(f"{side}_{name}")
+
+
+def _find_plain_keys(
+    keys: Iterable[tuple[str, str]], schemas: Mapping[str, T.StructType]
+) -> tuple[tuple[str, str], ...]:
+    """Find the keys that are columns of equal types. Spark infers nothing from a cast on both sides."""
+    types = {side: {field.name: field.dataType for field in schemas[side]} for side in SIDES}
+    return tuple(
+        (left, right)
+        for left, right in keys
+        if left in types["left"] and types["left"][left] == types["right"].get(right)
+    )
 
 
 def check_no_event_times(condition: Condition, event_times: Mapping[str, str]) -> None:
@@ -151,6 +213,8 @@ def _choose(applies: Column, first: Condition, second: Condition) -> Condition:
         choose(first.pair, second.pair),
         {side: choose(first.event_time_floors[side], second.event_time_floors[side]) for side in SIDES},
         {side: first.columns[side] | second.columns[side] for side in SIDES},
+        {side: choose(first.inferred[side], second.inferred[side]) for side in SIDES},
+        first.keys or second.keys,
     )
 
 

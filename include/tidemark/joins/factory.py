@@ -52,7 +52,10 @@ def create_join(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, St
         inputs: Schema of each input by side.
     """
     if pipeline.dialect == "spark":
-        return _create_stream_stream_join(pipeline, Condition.parse(spark, pipeline.join.condition, inputs))
+        keys = [(pair.left, pair.right) for pair in pipeline.join.keys]
+        filters = {side: getattr(pipeline, side).where for side in SIDES}
+        parsed = Condition.parse(spark, pipeline.join.condition, inputs, keys, filters)
+        return _create_stream_stream_join(pipeline, parsed)
     if pipeline.join.window:
         return _create_window_join(pipeline, pipeline.join.window)
     assert pipeline.join.interval, "config.dialect_support checks this"

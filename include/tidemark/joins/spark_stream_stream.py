@@ -59,20 +59,22 @@ class StreamStreamJoin(Join):
         """Reject rows that Spark filters before a side's watermark, which they do not move.
 
         Without padding, Spark filters rows of a side that cannot match: null keys and times, and rows that fail the
-        conjuncts over their side alone. With padding, the latter have `fails_alone` and are emitted at once. With
-        windows, rows without a time are filtered on any side.
+        conjuncts over their side alone, also those that it infers from the equality of a key. With padding, the rows
+        that fail conjuncts over their side have `fails_alone` and are emitted at once. With windows, rows without a
+        time are filtered on any side.
         """
         has_no_time, is_preserved = F.col("event_time").isNull(), _by_side(self.rules.is_preserved)
-        passes_alone, is_complete = (
-            _by_side(part.__getitem__) for part in (self.condition.single_side, self.condition.not_null)
+        passes_alone, is_complete, passes_inferred = (
+            _by_side(part.__getitem__)
+            for part in (self.condition.single_side, self.condition.not_null, self.condition.inferred)
         )
         reason = F.coalesce(
             "rejected",
             F.when(~is_preserved & has_null_key(rows), F.lit("null_key")),
             F.when(has_no_time if self.windows else has_no_time & ~is_preserved, F.lit("null_event_time")),
-            F.when(~is_preserved & ~(passes_alone & is_complete), F.lit("condition_not_met")),
+            F.when(~is_preserved & ~(passes_alone & is_complete & passes_inferred), F.lit("condition_not_met")),
         )
-        read = self.condition.side_columns("left") | self.condition.side_columns("right")
+        read = self.condition.columns_of_single_rows()
         labels = {"rejected": reason, "fails_alone": ~passes_alone}
         return rows.transform(with_columns, read).transform(with_columns, labels).drop(*read)
 
