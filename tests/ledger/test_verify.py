@@ -18,8 +18,11 @@ from tests.ledger.conftest import ROW, at
 from tidemark.cli.app import main
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DataFile, DeltaTableHandle
+from tidemark.errors import UserError
 from tidemark.execution import job
 from tidemark.execution.run import execute
+from tidemark.integrity.check import IntegrityReport
+from tidemark.integrity.repair import plan_repair
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.tables.run_files import run_of
@@ -336,6 +339,22 @@ def test_repair_reruns_slices_with_missing_rows(spark, undamaged_lake, damaged_l
     damage(damaged_lake)
     assert main(["tables", "repair", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--yes"]) == 0
     assert read_rows(damaged_lake.root) == read_rows(undamaged_lake[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [({"slices__every": "30 minutes"}, "has other slices than the pipeline file"), ({"name": "other"}, "is that of")],
+)
+def test_verify_and_repair_with_other_slices_or_name_change_nothing(damaged_lake, tmp_path, capsys, changes, problem):
+    insert_rows(damaged_lake)
+    settings = write_pipeline(tmp_path / "changed.yaml", **{"output": "orders", **changes})
+    before = sorted(damaged_lake.root.rglob("*"))
+    for command in (("verify",), ("repair", "--yes")):
+        assert main(["tables", *command, str(tmp_path / "changed.yaml"), "--lake", str(damaged_lake.root)]) == 2
+        assert problem in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(UserError, match=problem):
+        plan_repair(settings, str(damaged_lake.root), IntegrityReport("orders", 0, 0, 0, ()), deep=False)
+    assert sorted(damaged_lake.root.rglob("*")) == before
 
 
 @pytest.mark.parametrize("damage", UNREPAIRABLE, ids=lambda damage: damage.__name__)

@@ -112,6 +112,10 @@ def check_integrity(
         lake: Folder or URI of the pipeline's tables.
         deep: Also read every page of every file, and verify its checksum.
         on_file: Called with the name of the table before each file is checked.
+
+    Raises:
+        UserError: The ledger belongs to another pipeline, or another version of Tidemark wrote it.
+        SliceOrderError: The committed slices are of another grid.
     """
     tables = PipelineTables.from_config(pipeline, lake)
     try:
@@ -159,7 +163,7 @@ def _check_once(
     files, size = ledger_files.checked, ledger_files.bytes
     if ledger_files.damaged:
         return IntegrityReport(pipeline.name, 0, files, size, tuple(issues))
-    ledger = Ledger.read_without_sync(tables, grid)
+    ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
     issues += [*_check_slice_chain(ledger), *_check_input_versions(pipeline, lake, ledger)]
     commits = read_committed_files(ledger)
     for name in FOLLOWING:

@@ -75,6 +75,7 @@ def plan_repair(pipeline: Pipeline, lake: str, report: IntegrityReport, *, deep:
         deep: Also check the pages of files.
 
     Raises:
+        SliceOrderError: The committed slices are of another grid.
         FaultError: Another process committed since the check.
     """
     unrepairable = [
@@ -83,7 +84,7 @@ def plan_repair(pipeline: Pipeline, lake: str, report: IntegrityReport, *, deep:
     if unrepairable:
         return Repair(table_repairs=(), applies_commits=False, slices_to_rerun=(), unrepairable=tuple(unrepairable))
     tables, grid = PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices)
-    ledger = Ledger.read_without_sync(tables, grid)
+    ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
     slices_to_rerun = {
         number
         for issue in report.damages
