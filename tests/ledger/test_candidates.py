@@ -70,6 +70,22 @@ def drop_candidate_with_kills(run_tidemark, folder, monkeypatch):
     monkeypatch.setattr(candidates, "delete_file", delete_file)
 
 
+def check_candidate_with_other_slices(run_tidemark, settings):
+    """Run, list, erase from and drop a candidate version whose slices the pipeline file does not have."""
+    assert run_tidemark(settings, "run", "--candidate", "halves", *end_options(1))[0] == 0
+    candidates = {row["name"]: row["slices"] for row in json.loads(run_tidemark(WIDE, "version list", "--json")[1])}
+    assert candidates == {"halves": 2, "wide": 3}
+
+    options = ("--left", "k = '0.20'", "--dry-run", "--json")
+    results = {
+        result["pipeline"]: (result["row_counts"]["emissions"], result["slices"])
+        for result in json.loads(run_tidemark(NARROW, "tables erase", *options)[1])
+    }
+    assert results["orders --candidate halves"] == (1, [["2024-01-01T00:30Z", "2024-01-01T01:00Z"]])
+    assert results.keys() == {"orders", "orders --candidate halves", "orders --candidate wide"}
+    assert run_tidemark(WIDE, "version drop", "halves", "--yes")[0] == 0
+
+
 @pytest.fixture
 def run_tidemark(pipeline, tmp_path, lake, capsys, monkeypatch):
     """Run a command on the pipeline file with some settings; return exit code and output or error."""
@@ -162,6 +178,7 @@ def test_candidate_with_wider_bounds_is_compared_and_promoted(
         code, output = run_tidemark(half_hours, *command)
         assert code == 2, command
         assert "has other slices than the pipeline file: every 1 hour, from 2024-01-01T00:00Z on" in output
+    check_candidate_with_other_slices(run_tidemark, half_hours)
 
     settings = pipeline(**WIDE)
     with monkeypatch.context() as patch:
