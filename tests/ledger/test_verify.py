@@ -22,10 +22,12 @@ from tidemark.errors import UserError
 from tidemark.execution import job
 from tidemark.execution.run import execute
 from tidemark.integrity.check import IntegrityReport
+from tidemark.integrity.committed_files import CommittedFiles, list_current_files
 from tidemark.integrity.repair import plan_repair
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.tables.run_files import run_of
+from tidemark.timegrid.slices import Grid
 
 
 @pytest.fixture(scope="module")
@@ -332,6 +334,28 @@ def test_repair_restores_file_references_from_ledger(undamaged_lake, damaged_lak
     damage(damaged_lake)
     assert main(["tables", "repair", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--yes"]) == 0
     assert read_rows(damaged_lake.root) == read_rows(undamaged_lake[0])
+
+
+def test_list_current_files_omits_files_that_were_published_again_or_released(pipeline):
+    grid = Grid.from_config(pipeline().slices)
+
+    def create_file(run, folder, *hours):
+        bounds = {
+            kind: {"_slice": at(hour).isoformat()} for kind, hour in zip(("minValues", "maxValues"), hours, strict=True)
+        }
+        return DataFile(f"run={run}/{folder}/0.parquet", 1, 1, 0, json.dumps(bounds))
+
+    def create_commit(*files, released=()):
+        slices_by_run = {} if released else {run_of(file.path): (0, 1) for file in files}
+        return CommittedFiles(slices_by_run, dict.fromkeys(("emissions", "quarantined"), files), released)
+
+    live, candidate, copy = (create_file(*file, 0, 1) for file in (("a", "0"), ("b", "0"), ("b", "1")))
+    promotions = [create_commit(file) for file in (live, candidate, live, copy)]
+    assert list_current_files(promotions, "emissions", grid) == [live, copy]
+
+    releases = [create_commit(live), create_commit(rest := create_file("a", "1", 1, 1), released=(1,))]
+    assert list_current_files(releases, "quarantined", grid) == [rest]
+    assert list_current_files(releases, "emissions", grid) == [live, rest], "the released rows"
 
 
 @pytest.mark.parametrize("damage", REPAIRED_BY_RERUN, ids=lambda damage: damage.__name__)
