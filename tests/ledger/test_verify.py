@@ -16,17 +16,18 @@ from deltalake import DeltaTable, write_deltalake
 from tests.conftest import write_pipeline
 from tests.ledger.conftest import ROW, at
 from tidemark.cli.app import main
+from tidemark.config import load_pipeline
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.errors import UserError
 from tidemark.execution import job
 from tidemark.execution.run import execute
-from tidemark.integrity.check import IntegrityReport
+from tidemark.integrity.check import IntegrityReport, check_integrity
 from tidemark.integrity.committed_files import CommittedFiles, list_current_files
 from tidemark.integrity.repair import plan_repair
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
-from tidemark.tables.run_files import run_of
+from tidemark.tables.run_files import run_of, spans
 from tidemark.timegrid.slices import Grid
 
 
@@ -302,6 +303,22 @@ def test_verify_foreign_commit_without_row_changes_only_warns(damaged_lake, caps
     DeltaTable(damaged_lake.tables.emissions).restore(damaged_lake.log().version - 1)
     assert main(["tables", "verify", str(damaged_lake.file), "--lake", str(damaged_lake.root)]) == 0
     assert "RESTORE" in capsys.readouterr().out
+
+
+def test_verify_expired_checkpoints_are_damage_only_after_external_data_change(damaged_lake):
+    settings, log = load_pipeline(damaged_lake.file), damaged_lake.log("checkpoint")
+    slices_by_path = spans(log, "checkpoint", Grid.from_config(settings.slices))
+    log = log.commit([], [path for path, slices in slices_by_path.items() if 5 not in slices])
+    for version, operation in enumerate(("VACUUM START", "VACUUM END"), log.version + 1):
+        commit = {"commitInfo": {"timestamp": 1704067200000, "operation": operation}}
+        Path(log.path, "_delta_log", f"{version:020d}.json").write_text(json.dumps(commit))
+    report = check_integrity(settings, str(damaged_lake.root))
+    assert [issue.damage for issue in report.issues] == ["external commit", "external commit"]
+
+    rows = log.read(log.schema.names)
+    write_deltalake(log.path, pa.table(rows), mode="overwrite")
+    damages = {issue.damage for issue in check_integrity(settings, str(damaged_lake.root)).damages}
+    assert damages == {"unexpected rows", "missing rows"}
 
 
 REPAIRED_BY_REFERENCE = (
