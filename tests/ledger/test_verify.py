@@ -171,6 +171,14 @@ def insert_rows(lake: Lake):
     write_deltalake(log.path, pa.table(rows), mode="append")
 
 
+def insert_rows_without_slice(lake: Lake):
+    log = lake.log()
+    rows = pa.table(log.read(log.schema.names).slice(0, 2))
+    index = rows.column_names.index("_slice")
+    nulls = pa.nulls(len(rows), rows["_slice"].type)
+    write_deltalake(log.path, rows.set_column(index, "_slice", nulls), mode="append")
+
+
 def delete_rows(lake: Lake):
     DeltaTable(lake.tables.emissions).delete("left_v = 5")
 
@@ -253,6 +261,7 @@ DAMAGES: dict[Callable[[Lake], None], Issues] = {
     advance_table_commit: {("table ahead of ledger", "late")},
     undo_table_commit: {("table lags ledger", "late")},
     insert_rows: {("external commit", "emissions"), ("unexpected rows", "emissions")},
+    insert_rows_without_slice: {("external commit", "emissions"), ("unexpected rows", "emissions")},
     delete_rows: {("external commit", "emissions"), ("unexpected rows", "emissions")},
     optimize_table: {("external commit", "emissions"), ("unexpected rows", "emissions")},
     restore_table: {("external commit", "emissions")},
@@ -326,6 +335,7 @@ REPAIRED_BY_REFERENCE = (
     remove_reference,
     remove_late_reference,
     insert_rows,
+    insert_rows_without_slice,
     delete_rows,
     optimize_table,
     restore_table,

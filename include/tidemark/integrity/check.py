@@ -33,6 +33,7 @@ from tidemark.integrity.committed_files import (
     read_committed_files,
 )
 from tidemark.integrity.file_checks import (
+    NO_SLICE,
     DamagedFile,
     FileDamage,
     RowCounts,
@@ -320,7 +321,8 @@ def _check_row_counts(
             detail = f"{stored:,} rows where {part.rows:,} were committed"
             groups.setdefault((damage, detail), []).extend(part.slices)
     for (damage, detail), numbers in groups.items():
-        yield IntegrityIssue(damage, name, detail, slices=_name_ranges(ledger.grid, numbers))
+        slices = [number for number in numbers if number != NO_SLICE]
+        yield IntegrityIssue(damage, name, detail, slices=_name_ranges(ledger.grid, slices))
 
 
 def _describe_other_runs(ledger: Ledger, number: int, rows_by_run: Counter[str]) -> str | None:
