@@ -18,11 +18,13 @@ from tests.ledger.reader_assertions import check_every_version, check_readers_ag
 from tidemark.checkpoints.checkpoint_ref import CheckpointRef
 from tidemark.checkpoints.verification import verify_checkpoint as verify_state
 from tidemark.config.candidate_version import to_candidate
+from tidemark.delta.log_files import LogFiles
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.erasure import file_erasure
 from tidemark.erasure.erased_tables import ROW_KINDS
 from tidemark.integrity.check import check_integrity
+from tidemark.ledger.erasure_records import ErasureRecord
 from tidemark.ledger.ledger import Ledger
 from tidemark.maintenance.compaction import merge_files, plan_compaction
 from tidemark.tables.append import append_rejected_rows
@@ -277,6 +279,15 @@ def test_erase_deletes_all_bytes_and_rerun_changes_nothing(erased_rows_lake, era
     assert erased_lake.command("tables erase", *ERASE_OPTIONS) == 0
     assert "orders: erased: no row" in capsys.readouterr().out
     assert erased_lake.log().version == version
+
+
+def test_delete_files_truncates_log_of_table_whose_old_files_were_vacuumed(create_table, tmp_path, monkeypatch):
+    monkeypatch.setattr(file_erasure, "_scrub_ledger", lambda _: None)
+    log = create_table(tmp_path / "orders/late", files=3)
+    record = ErasureRecord({"left": "id = 7"}, "lena", "2100-01-01T00:00:00Z", {}, {})
+    leftover = file_erasure.LeftoverFiles("late", log.path, log, ())
+    file_erasure.delete_files(PipelineTables(str(tmp_path / "orders")), [leftover], record)
+    assert LogFiles.from_table(DeltaTableHandle.open(log.path)).commit_versions == range(3, 4)
 
 
 class KilledError(BaseException):
