@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.ledger.reader_assertions import check_every_version
-from tidemark.adoption.plan import WARM_UP, create_adoption_plan
+from tidemark.adoption.plan import WARM_UP, _can_continue, create_adoption_plan
 from tidemark.cli import adopt as adopt_command
 from tidemark.cli.app import main
 from tidemark.delta.pipeline_tables import PipelineTables
@@ -156,6 +156,8 @@ def test_difference_stops_adoption_until_it_is_accepted(
 
     warm_up = PipelineTables(f"{streamed_lake}/orders/candidates/{WARM_UP}")
     runs = Ledger.read(warm_up, Grid.from_config(pipeline().slices)).runs
+    half_hours = pipeline(slices__every="30 minutes")
+    assert not _can_continue(spark, half_hours, str(streamed_lake), range(6)), "the warm-up has other slices"
     plan_adoption = adopt_command.create_adoption_plan
 
     def plan_while_stream_writes(*arguments):

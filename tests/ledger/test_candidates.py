@@ -1,6 +1,7 @@
 """Fill a candidate version next to the live one, compare, promote and roll back."""
 
 import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,8 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.execution.run import execute
+from tidemark.integrity.check import check_integrity
+from tidemark.integrity.repair import plan_repair
 from tidemark.ledger import transaction
 from tidemark.ledger.config_fingerprint import serialize_settings
 from tidemark.ledger.entry import Entry
@@ -68,6 +71,33 @@ def drop_candidate_with_kills(run_tidemark, folder, monkeypatch):
         message = run_tidemark(WIDE, "version drop", "wide", "--yes")[1]
         assert len(deleted) > before, message
     monkeypatch.setattr(candidates, "delete_file", delete_file)
+
+
+def check_candidate_with_other_slices(run_tidemark, settings):
+    """Run, list, erase from and drop a candidate version whose slices the pipeline file does not have."""
+    assert run_tidemark(settings, "run", "--candidate", "halves", *end_options(1))[0] == 0
+    candidates = {row["name"]: row["slices"] for row in json.loads(run_tidemark(WIDE, "version list", "--json")[1])}
+    assert candidates == {"halves": 2, "wide": 3}
+
+    options = ("--left", "k = '0.20'", "--dry-run", "--json")
+    results = {
+        result["pipeline"]: (result["row_counts"]["emissions"], result["slices"])
+        for result in json.loads(run_tidemark(NARROW, "tables erase", *options)[1])
+    }
+    assert results["orders --candidate halves"] == (1, [["2024-01-01T00:30Z", "2024-01-01T01:00Z"]])
+    assert results.keys() == {"orders", "orders --candidate halves", "orders --candidate wide"}
+    assert run_tidemark(WIDE, "version drop", "halves", "--yes")[0] == 0
+
+
+def check_repair_restores_one_copy(settings, lake):
+    """Lose all references of emissions in a copy of the lake: of each candidate's file, one copy is restored."""
+    damaged = lake.parent / "damaged"
+    shutil.copytree(lake, damaged)
+    log = DeltaTableHandle.open(f"{damaged}/orders/emissions")
+    log.commit([], log.files["path"])
+    report = check_integrity(settings, str(damaged))
+    [table_repair] = plan_repair(settings, str(damaged), report, deep=False).table_repairs
+    assert {file.path for file in table_repair.restored} == set(log.files["path"])
 
 
 @pytest.fixture
@@ -162,6 +192,7 @@ def test_candidate_with_wider_bounds_is_compared_and_promoted(
         code, output = run_tidemark(half_hours, *command)
         assert code == 2, command
         assert "has other slices than the pipeline file: every 1 hour, from 2024-01-01T00:00Z on" in output
+    check_candidate_with_other_slices(run_tidemark, half_hours)
 
     settings = pipeline(**WIDE)
     with monkeypatch.context() as patch:
@@ -227,6 +258,7 @@ def test_rollback_restores_previous_version(
     output = json.loads(newest["promotion"])
     assert (output["promoted"], output["user"], newest["attempt"]) == ("wide", "ada", 3)
 
+    check_repair_restores_one_copy(pipeline(**WIDE), lake)
     drop_candidate_with_kills(run_tidemark, lake / "orders" / "candidates" / "wide", monkeypatch)
     assert json.loads(run_tidemark(WIDE, "version list", "--json")[1]) == []
     assert "has no candidate wide (there are: none)" in run_tidemark(WIDE, "version drop", "wide", "--yes")[1]

@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
@@ -17,11 +18,13 @@ from tests.ledger.reader_assertions import check_every_version, check_readers_ag
 from tidemark.checkpoints.checkpoint_ref import CheckpointRef
 from tidemark.checkpoints.verification import verify_checkpoint as verify_state
 from tidemark.config.candidate_version import to_candidate
+from tidemark.delta.log_files import LogFiles
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.erasure import file_erasure
 from tidemark.erasure.erased_tables import ROW_KINDS
 from tidemark.integrity.check import check_integrity
+from tidemark.ledger.erasure_records import ErasureRecord
 from tidemark.ledger.ledger import Ledger
 from tidemark.maintenance.compaction import merge_files, plan_compaction
 from tidemark.tables.append import append_rejected_rows
@@ -109,6 +112,22 @@ def create_row(n, offset):
     return "ab"[n % 2], at(0, 10 * n), at(0, 10 * n) + late, n + offset, 7 if is_erased else 100 + n, email
 
 
+def write_late_rows_without_id(lake, path):
+    """Write a file of late rows from before the inputs had the column of the predicate."""
+    table = pq.read_table(next(file for file in lake.list_files("late") if contains_name(file)), partitioning=None)
+    schema = pa.schema(
+        [
+            field.with_type(pa.struct([part for part in field.type if part.name != "id"]))
+            if field.name in {"left", "right"}
+            else field
+            for field in table.schema
+        ]
+    )
+    file = Path(lake.tables.late, path)
+    file.parent.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(table.to_pylist(), schema), file)
+
+
 @pytest.fixture(scope="module")
 def original_lake(spark, tmp_path_factory):
     """Run five hours with compaction, a reprocess, quarantine, rejected output and a candidate."""
@@ -133,6 +152,7 @@ def original_lake(spark, tmp_path_factory):
         leftover.mkdir(parents=True)
         shutil.copy(next(path for path in lake.list_files(name) if contains_name(path)), leftover / "part-0.parquet")
         (leftover / "part-1.parquet").write_bytes(f"cut short {ADA}".encode())
+    write_late_rows_without_id(lake, "run=00000099.20240101T000000Z.1.0a1b2c3d/0/part-0.parquet")
     # Files of runs that were killed before a table or a candidate had its first commit, and of a killed deletion.
     folders = [Path(lake.tables.output_stream), *(lake.root / f"orders/candidates/{name}/late" for name in UNFINISHED)]
     for folder in folders:
@@ -190,7 +210,7 @@ def test_erase_dry_run_counts_rows_and_changes_nothing(original_lake, capsys):
     }, "of the file without the column, all rows"
     assert candidate["pipeline"] == "orders --candidate wide"
     assert candidate["row_counts"]["emissions"] > 0
-    assert sum("00000099" in path for path in live["deleted_files"]["files"]) == 5
+    assert sum("00000099" in path for path in live["deleted_files"]["files"]) == 6
     assert [result["pipeline"] for result in unfinished] == [f"orders --candidate {name}" for name in UNFINISHED]
     assert [len(result["deleted_files"]["files"]) for result in unfinished] == [2, 1], "with the mark of the deletion"
     assert original_lake.command("tables erase", *ERASE_OPTIONS, "--dry-run") == 0
@@ -259,6 +279,15 @@ def test_erase_deletes_all_bytes_and_rerun_changes_nothing(erased_rows_lake, era
     assert erased_lake.command("tables erase", *ERASE_OPTIONS) == 0
     assert "orders: erased: no row" in capsys.readouterr().out
     assert erased_lake.log().version == version
+
+
+def test_delete_files_truncates_log_of_table_whose_old_files_were_vacuumed(create_table, tmp_path, monkeypatch):
+    monkeypatch.setattr(file_erasure, "_scrub_ledger", lambda _: None)
+    log = create_table(tmp_path / "orders/late", files=3)
+    record = ErasureRecord({"left": "id = 7"}, "lena", "2100-01-01T00:00:00Z", {}, {})
+    leftover = file_erasure.LeftoverFiles("late", log.path, log, ())
+    file_erasure.delete_files(PipelineTables(str(tmp_path / "orders")), [leftover], record)
+    assert LogFiles.from_table(DeltaTableHandle.open(log.path)).commit_versions == range(3, 4)
 
 
 class KilledError(BaseException):

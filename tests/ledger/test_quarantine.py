@@ -11,6 +11,8 @@ from tests.ledger.reader_assertions import check_every_version, check_readers_ag
 from tidemark.cli.app import main
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
+from tidemark.integrity.check import check_integrity
+from tidemark.integrity.repair import plan_repair
 from tidemark.ledger.ledger import Ledger
 from tidemark.timegrid.slices import Grid
 
@@ -118,7 +120,7 @@ def test_quarantine_is_independent_of_slices_per_job(spark, lake, four_hours, ru
 
 
 @pytest.mark.promise("Rows in quarantine are published by their release only, each once.")
-def test_release_inserts_rows_and_reprocess_quarantines_them(spark, lake, four_hours, run_tidemark):
+def test_release_inserts_rows_and_reprocess_quarantines_them(spark, lake, four_hours, run_tidemark, pipeline):
     quality = [{**BOUND, "on_failure": "quarantine"}]
     assert run_tidemark("run", quality=quality, expose_row_values=True)[0] == 0
 
@@ -186,6 +188,14 @@ def test_release_inserts_rows_and_reprocess_quarantines_them(spark, lake, four_h
     )
     assert check_every_version(tables, grid)
     assert check_readers_agree(spark, tables, grid)
+
+    assert run_tidemark("quarantine release", *options[:2])[0] == 0
+    log = DeltaTableHandle.open(tables.quarantined)
+    log.commit([], log.files["path"])
+    settings = pipeline(quality=quality, expose_row_values=True)
+    repair = plan_repair(settings, str(lake), check_integrity(settings, str(lake)), deep=False)
+    restored = [file.path for table_repair in repair.table_repairs for file in table_repair.restored]
+    assert (restored, repair.slices_to_rerun) == ([], (3,)), "released rows stay released"
 
 
 @pytest.mark.slow

@@ -16,13 +16,19 @@ from deltalake import DeltaTable, write_deltalake
 from tests.conftest import write_pipeline
 from tests.ledger.conftest import ROW, at
 from tidemark.cli.app import main
+from tidemark.config import load_pipeline
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DataFile, DeltaTableHandle
+from tidemark.errors import UserError
 from tidemark.execution import job
 from tidemark.execution.run import execute
+from tidemark.integrity.check import IntegrityReport, check_integrity
+from tidemark.integrity.committed_files import CommittedFiles, list_current_files
+from tidemark.integrity.repair import plan_repair
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
-from tidemark.tables.run_files import run_of
+from tidemark.tables.run_files import run_of, spans
+from tidemark.timegrid.slices import Grid
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +171,14 @@ def insert_rows(lake: Lake):
     write_deltalake(log.path, pa.table(rows), mode="append")
 
 
+def insert_rows_without_slice(lake: Lake):
+    log = lake.log()
+    rows = pa.table(log.read(log.schema.names).slice(0, 2))
+    index = rows.column_names.index("_slice")
+    nulls = pa.nulls(len(rows), rows["_slice"].type)
+    write_deltalake(log.path, rows.set_column(index, "_slice", nulls), mode="append")
+
+
 def delete_rows(lake: Lake):
     DeltaTable(lake.tables.emissions).delete("left_v = 5")
 
@@ -247,6 +261,7 @@ DAMAGES: dict[Callable[[Lake], None], Issues] = {
     advance_table_commit: {("table ahead of ledger", "late")},
     undo_table_commit: {("table lags ledger", "late")},
     insert_rows: {("external commit", "emissions"), ("unexpected rows", "emissions")},
+    insert_rows_without_slice: {("external commit", "emissions"), ("unexpected rows", "emissions")},
     delete_rows: {("external commit", "emissions"), ("unexpected rows", "emissions")},
     optimize_table: {("external commit", "emissions"), ("unexpected rows", "emissions")},
     restore_table: {("external commit", "emissions")},
@@ -299,11 +314,28 @@ def test_verify_foreign_commit_without_row_changes_only_warns(damaged_lake, caps
     assert "RESTORE" in capsys.readouterr().out
 
 
+def test_verify_expired_checkpoints_are_damage_only_after_external_data_change(damaged_lake):
+    settings, log = load_pipeline(damaged_lake.file), damaged_lake.log("checkpoint")
+    slices_by_path = spans(log, "checkpoint", Grid.from_config(settings.slices))
+    log = log.commit([], [path for path, slices in slices_by_path.items() if 5 not in slices])
+    for version, operation in enumerate(("VACUUM START", "VACUUM END"), log.version + 1):
+        commit = {"commitInfo": {"timestamp": 1704067200000, "operation": operation}}
+        Path(log.path, "_delta_log", f"{version:020d}.json").write_text(json.dumps(commit))
+    report = check_integrity(settings, str(damaged_lake.root))
+    assert [issue.damage for issue in report.issues] == ["external commit", "external commit"]
+
+    rows = log.read(log.schema.names)
+    write_deltalake(log.path, pa.table(rows), mode="overwrite")
+    damages = {issue.damage for issue in check_integrity(settings, str(damaged_lake.root)).damages}
+    assert damages == {"unexpected rows", "missing rows"}
+
+
 REPAIRED_BY_REFERENCE = (
     duplicate_reference,
     remove_reference,
     remove_late_reference,
     insert_rows,
+    insert_rows_without_slice,
     delete_rows,
     optimize_table,
     restore_table,
@@ -331,11 +363,49 @@ def test_repair_restores_file_references_from_ledger(undamaged_lake, damaged_lak
     assert read_rows(damaged_lake.root) == read_rows(undamaged_lake[0])
 
 
+def test_list_current_files_omits_files_that_were_published_again_or_released(pipeline):
+    grid = Grid.from_config(pipeline().slices)
+
+    def create_file(run, folder, *hours):
+        bounds = {
+            kind: {"_slice": at(hour).isoformat()} for kind, hour in zip(("minValues", "maxValues"), hours, strict=True)
+        }
+        return DataFile(f"run={run}/{folder}/0.parquet", 1, 1, 0, json.dumps(bounds))
+
+    def create_commit(*files, released=()):
+        slices_by_run = {} if released else {run_of(file.path): (0, 1) for file in files}
+        return CommittedFiles(slices_by_run, dict.fromkeys(("emissions", "quarantined"), files), released)
+
+    live, candidate, copy = (create_file(*file, 0, 1) for file in (("a", "0"), ("b", "0"), ("b", "1")))
+    promotions = [create_commit(file) for file in (live, candidate, live, copy)]
+    assert list_current_files(promotions, "emissions", grid) == [live, copy]
+
+    releases = [create_commit(live), create_commit(rest := create_file("a", "1", 1, 1), released=(1,))]
+    assert list_current_files(releases, "quarantined", grid) == [rest]
+    assert list_current_files(releases, "emissions", grid) == [live, rest], "the released rows"
+
+
 @pytest.mark.parametrize("damage", REPAIRED_BY_RERUN, ids=lambda damage: damage.__name__)
 def test_repair_reruns_slices_with_missing_rows(spark, undamaged_lake, damaged_lake, damage):
     damage(damaged_lake)
     assert main(["tables", "repair", str(damaged_lake.file), "--lake", str(damaged_lake.root), "--yes"]) == 0
     assert read_rows(damaged_lake.root) == read_rows(undamaged_lake[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [({"slices__every": "30 minutes"}, "has other slices than the pipeline file"), ({"name": "other"}, "is that of")],
+)
+def test_verify_and_repair_with_other_slices_or_name_change_nothing(damaged_lake, tmp_path, capsys, changes, problem):
+    insert_rows(damaged_lake)
+    settings = write_pipeline(tmp_path / "changed.yaml", **{"output": "orders", **changes})
+    before = sorted(damaged_lake.root.rglob("*"))
+    for command in (("verify",), ("repair", "--yes")):
+        assert main(["tables", *command, str(tmp_path / "changed.yaml"), "--lake", str(damaged_lake.root)]) == 2
+        assert problem in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(UserError, match=problem):
+        plan_repair(settings, str(damaged_lake.root), IntegrityReport("orders", 0, 0, 0, ()), deep=False)
+    assert sorted(damaged_lake.root.rglob("*")) == before
 
 
 @pytest.mark.parametrize("damage", UNREPAIRABLE, ids=lambda damage: damage.__name__)

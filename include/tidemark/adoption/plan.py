@@ -163,7 +163,10 @@ def _parse_slices(pipeline: Pipeline, until: datetime, start: datetime | None) -
 
 def _can_continue(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) -> bool:
     """Return True if an earlier warm-up has run the first of these slices under the same settings and inputs."""
-    ledger = Ledger.from_pipeline(to_candidate(pipeline, WARM_UP), lake)
+    try:
+        ledger = Ledger.from_pipeline(to_candidate(pipeline, WARM_UP), lake)
+    except SliceOrderError:  # it has other slices
+        return False
     if ledger.last is None:
         return False
     settings = settings_up_to_slice(serialize_settings(pipeline), ledger.grid, ledger.last.number)

@@ -92,7 +92,8 @@ def delete_files(tables: PipelineTables, leftovers: Iterable[LeftoverFiles], rec
     sizes: dict[str, int] = {}
     for leftover in leftovers:
         log = leftover.log
-        if log and (leftover.files or (record.row_counts.get(leftover.table) and _has_commits_before(log, record.at))):
+        # Earlier commits can have the values of erased rows, even if their files were vacuumed.
+        if log and (leftover.files or _has_commits_before(log, record.at)):
             _truncate_log(log)
         for info in leftover.files:
             delete_file(leftover.path, info.path)
@@ -114,15 +115,24 @@ def _list_table_files(path: str) -> Iterator[pafs.FileInfo]:
             yield info
 
 
-def _is_readable(log: DeltaTableHandle, info: pafs.FileInfo, columns: Iterable[str]) -> bool:
-    """Return True if Spark can read a file and it has some columns."""
+def _is_readable(log: DeltaTableHandle, info: pafs.FileInfo, columns: Iterable[tuple[str, ...]]) -> bool:
+    """Return True if Spark can read a file and it has some columns or fields, which would read as null otherwise."""
     if any(part.startswith(("_", ".")) for part in info.path.split("/")):
         return False
     try:
         with log.filesystem.open_input_file(info.path) as file:
-            return set(columns) <= set(pq.read_schema(file).names)
+            stored = set(_list_columns(pq.read_schema(file)))
+            return {tuple(map(str.lower, column)) for column in columns} <= stored
     except (OSError, pa.ArrowException):
         return False
+
+
+def _list_columns(schema: pa.Schema) -> Iterator[tuple[str, ...]]:
+    """Yield the columns of a file and the fields of its structs, in lower case."""
+    for column in schema:
+        yield (column.name.lower(),)
+        if pa.types.is_struct(column.type):
+            yield from ((column.name.lower(), field.name.lower()) for field in column.type)
 
 
 def _find_matching_files(

@@ -76,20 +76,20 @@ def match_rows(
 
 def list_predicate_columns(
     pipeline: Pipeline, where: Mapping[SideName, str], log: DeltaTableHandle, name: str
-) -> set[str]:
-    """List the columns of a table that `match_rows` needs.
+) -> set[tuple[str, ...]]:
+    """List the columns of a table that `match_rows` needs, those of an input row as fields (`left`, column).
 
     Raises:
         UserError: The table lacks one of them.
     """
     if ROW_KINDS[name] == "input row":
-        return {"side", *where}
+        return {("side",), *((side, column) for side, predicate in where.items() for column in list_columns(predicate))}
     columns = (
         _map_output_columns(pipeline, side, predicate, log, name).values()
         for side, predicate in where.items()
         if _has_side_columns(pipeline, side)
     )
-    return {"_emission"}.union(*columns)
+    return {(column,) for column in {"_emission"}.union(*columns)}
 
 
 def list_unidentifiable_files(pipeline: Pipeline, where: Mapping[SideName, str], log: DeltaTableHandle) -> set[str]:
@@ -98,7 +98,7 @@ def list_unidentifiable_files(pipeline: Pipeline, where: Mapping[SideName, str],
     They are erased as a whole: no command reads them, and their rows cannot be written again.
     """
     columns = list_predicate_columns(pipeline, where, log, REJECTED_OUTPUT)
-    return {path for column in columns for path in _list_files_without(log, column)}
+    return {path for (column,) in columns for path in _list_files_without(log, column)}
 
 
 def find_slice_with_other_columns(ledger: Ledger, pipeline: Pipeline, where: Mapping[SideName, str]) -> int | None:

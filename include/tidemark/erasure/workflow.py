@@ -40,6 +40,7 @@ from tidemark.versions.candidates import (
     is_being_dropped,
     list_candidate_folders,
     list_candidates,
+    to_candidate_with_stored_slices,
     with_live_settings,
 )
 
@@ -89,7 +90,7 @@ def erase(
     """
     session, started_at = resolve_session(spark), datetime.now(UTC)
     names = [candidate.name for candidate in list_candidates(pipeline, lake)]
-    versions = [pipeline, *(to_candidate(pipeline, name) for name in names)]
+    versions = [pipeline, *(to_candidate_with_stored_slices(pipeline, lake, name) for name in names)]
     plans = [
         _plan_version(session, version, lake, where) for version in versions if Ledger.from_pipeline(version, lake).last
     ]

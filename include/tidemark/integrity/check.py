@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -33,6 +33,7 @@ from tidemark.integrity.committed_files import (
     read_committed_files,
 )
 from tidemark.integrity.file_checks import (
+    NO_SLICE,
     DamagedFile,
     FileDamage,
     RowCounts,
@@ -112,6 +113,10 @@ def check_integrity(
         lake: Folder or URI of the pipeline's tables.
         deep: Also read every page of every file, and verify its checksum.
         on_file: Called with the name of the table before each file is checked.
+
+    Raises:
+        UserError: The ledger belongs to another pipeline, or another version of Tidemark wrote it.
+        SliceOrderError: The committed slices are of another grid.
     """
     tables = PipelineTables.from_config(pipeline, lake)
     try:
@@ -153,13 +158,12 @@ def _check_once(
         ]
         return IntegrityReport(pipeline.name, 0, 0, 0, tuple(issues if existing else ()))
     ledger_files = check_files(ledger_table, deep=deep, on_file=partial(on_file, "ledger"))
-    issues = [_create_file_issue("ledger", grid, {}, damaged_file) for damaged_file in ledger_files.damaged] + list(
-        _find_external_commits("ledger", ledger_table)
-    )
+    issues = [_create_file_issue("ledger", grid, {}, damaged_file) for damaged_file in ledger_files.damaged]
+    issues += [_create_commit_issue("ledger", commit) for commit in _find_external_commits(ledger_table)]
     files, size = ledger_files.checked, ledger_files.bytes
     if ledger_files.damaged:
         return IntegrityReport(pipeline.name, 0, files, size, tuple(issues))
-    ledger = Ledger.read_without_sync(tables, grid)
+    ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
     issues += [*_check_slice_chain(ledger), *_check_input_versions(pipeline, lake, ledger)]
     commits = read_committed_files(ledger)
     for name in FOLLOWING:
@@ -171,8 +175,9 @@ def _check_once(
         files, size = files + checked.checked, size + checked.bytes
         slices_by_path = spans(table, name, grid)
         issues += [_create_file_issue(name, grid, slices_by_path, damaged_file) for damaged_file in checked.damaged]
-        external = list(_find_external_commits(name, table))
-        issues += [*external, *_check_table_version(name, table, ledger)]
+        external_commits = list(_find_external_commits(table))
+        issues += [_create_commit_issue(name, commit) for commit in external_commits]
+        issues += _check_table_version(name, table, ledger)
         originals = {file.path for file in list_all_files(commits, name)}
         copies = dict(find_copies(table, name, grid, checked.paths, originals))
         issues += [
@@ -185,9 +190,11 @@ def _check_once(
         reported_slices = {number for path in excluded_paths for number in slices_by_path.get(path) or ()}
         if table.txn_version >= ledger.number:
             rows = count_rows_by_slice(table, name, ledger, checked.paths)
-            issues += _check_row_counts(
-                ledger, name, expected, rows, reported_slices, may_expire=name == "checkpoint" and not external
+            # A VACUUM by Delta changes no data, so it removes no checkpoint.
+            may_expire = name == "checkpoint" and not any(
+                is_data_change(table.path, int(commit["version"])) for commit in external_commits
             )
+            issues += _check_row_counts(ledger, name, expected, rows, reported_slices, may_expire=may_expire)
     return IntegrityReport(pipeline.name, len(ledger.entries), files, size, tuple(issues))
 
 
@@ -207,16 +214,21 @@ def _name_ranges(grid: Grid, numbers: Any) -> tuple[tuple[str, str], ...]:
     return tuple((grid.label(slices.start), grid.label(slices.stop)) for slices in group_consecutive(numbers))
 
 
-def _find_external_commits(name: str, log: DeltaTableHandle) -> Iterator[IntegrityIssue]:
-    """Yield an issue for each commit in the log that Tidemark did not make, oldest first."""
+def _find_external_commits(log: DeltaTableHandle) -> Iterator[dict[str, Any]]:
+    """Yield each commit in the log that Tidemark did not make, oldest first."""
     for commit in reversed(log.table.history()):
         version, operation = int(commit["version"]), str(commit.get("operation"))
         if TXN_VERSION_KEY in commit or MAINTENANCE_KEY in commit or _SCHEMA_OPERATIONS.match(operation):
             continue
         if operation in _UNMARKED_WRITE_OPERATIONS and not is_data_change(log.path, version):
             continue
-        committed_at = format_instant(from_micros(int(commit["timestamp"]) * 1000))
-        yield IntegrityIssue("external commit", name, f"version {version}: {operation} at {committed_at}")
+        yield commit
+
+
+def _create_commit_issue(name: str, commit: Mapping[str, Any]) -> IntegrityIssue:
+    committed_at = format_instant(from_micros(int(commit["timestamp"]) * 1000))
+    detail = f"version {commit['version']}: {commit.get('operation')} at {committed_at}"
+    return IntegrityIssue("external commit", name, detail)
 
 
 def _find_missing_table(ledger: Ledger, name: str, expected: Iterable[ExpectedRows]) -> Iterator[IntegrityIssue]:
@@ -309,7 +321,8 @@ def _check_row_counts(
             detail = f"{stored:,} rows where {part.rows:,} were committed"
             groups.setdefault((damage, detail), []).extend(part.slices)
     for (damage, detail), numbers in groups.items():
-        yield IntegrityIssue(damage, name, detail, slices=_name_ranges(ledger.grid, numbers))
+        slices = [number for number in numbers if number != NO_SLICE]
+        yield IntegrityIssue(damage, name, detail, slices=_name_ranges(ledger.grid, slices))
 
 
 def _describe_other_runs(ledger: Ledger, number: int, rows_by_run: Counter[str]) -> str | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 from typing import Any
 
@@ -13,10 +15,11 @@ from tidemark.config.types import to_micros
 from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.ledger.erasure_records import parse_erasure_records
 from tidemark.ledger.ledger import Ledger
-from tidemark.tables.run_files import merged_at, run_of
-from tidemark.tables.table_changes import files_from_rows
+from tidemark.tables.run_files import SLICE_COLUMNS, merged_at, run_of
+from tidemark.tables.table_changes import QUARANTINED, files_from_rows
+from tidemark.timegrid.slices import Grid
 
-_COUNTED_BY_SLICE = ("emissions", "quarantined")
+_COUNTED_BY_SLICE = ("emissions", QUARANTINED)
 """Tables whose number of rows per slice is a column of the ledger."""
 
 
@@ -28,6 +31,8 @@ class CommittedFiles:
     """Published slices by run. A release and an erasure publish no run."""
     files: Mapping[str, tuple[DataFile, ...]]
     """Added files, by table."""
+    released: tuple[int, ...] = ()
+    """Slices whose earlier files were removed from `quarantined` by a release."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ def read_committed_files(ledger: Ledger) -> list[CommittedFiles]:
     """Read the files of each commit, oldest first. Commits whose files the ledger has lost are left out."""
     log = DeltaTableHandle.open(ledger.tables.ledger)
     assert log is not None, "something is committed"
-    columns = ["slice", "run", "commit", "original_commit", "promotion", "added_files"]
+    columns = ["slice", "run", "commit", "original_commit", "promotion", "added_files", "removed_files"]
     rows = sorted(log.read(columns).to_pylist(), key=_get_commit)
     commits = (list(commit_rows) for _, commit_rows in groupby(rows, _get_commit))
     return [
@@ -55,6 +60,35 @@ def list_all_files(commits: Iterable[CommittedFiles], name: str) -> list[DataFil
     """List every file that the ledger has committed to a table."""
     # Files of a version that was rolled back to were committed twice.
     return list({file.path: file for commit in commits for file in commit.files[name]}.values())
+
+
+def list_current_files(commits: Sequence[CommittedFiles], name: str, grid: Grid) -> list[DataFile]:
+    """List the files of a table whose rows no later commit has published again or released.
+
+    The second promotion of a candidate publishes other copies of its files. A release removes a slice's earlier files
+    from `quarantined`.
+    """
+    published = {run: index for index, commit in enumerate(commits) for run in commit.slices_by_run}
+    released = {number: index for index, commit in enumerate(commits) for number in commit.released}
+    files: dict[str, DataFile] = {}
+    for index, commit in enumerate(commits):
+        for file in commit.files[name]:
+            slices = get_slices_of_file(file, name, grid) if name == QUARANTINED else ()
+            replacing = [published.get(run_of(file.path), 0), *(released.get(number, 0) for number in slices)]
+            if index >= max(replacing):
+                files[file.path] = file
+    return list(files.values())
+
+
+def get_slices_of_file(file: DataFile, name: str, grid: Grid) -> range:
+    """Return the slices of a file's rows, from the statistics in the ledger."""
+    first, last = SLICE_COLUMNS[name]
+    stats = json.loads(file.stats)
+    low, high = stats["minValues"].get(first), stats["maxValues"].get(last)
+    if low is None or high is None:
+        return range(0)
+    start, stop = (grid.number_at(to_micros(datetime.fromisoformat(bound))) for bound in (low, high))
+    return range(start, stop + (1 if first == last else 0))
 
 
 def list_expected_rows(ledger: Ledger, commits: Sequence[CommittedFiles], name: str) -> list[ExpectedRows]:
@@ -100,8 +134,14 @@ def _get_commit(row: Mapping[str, Any]) -> int:
 
 def _parse_commit(ledger: Ledger, rows: Sequence[Mapping[str, Any]]) -> CommittedFiles:
     slices_by_run: dict[str, list[int]] = {}
+    amended: list[int] = []
     for row in rows:
+        number = ledger.grid.number_at(to_micros(row["slice"]))
         if row.get("original_commit") is None or row.get("promotion") is not None:
-            slices_by_run.setdefault(row["run"], []).append(ledger.grid.number_at(to_micros(row["slice"])))
+            slices_by_run.setdefault(row["run"], []).append(number)
+        else:
+            amended.append(number)
     files = files_from_rows(file for row in rows for file in row["added_files"] or ())
-    return CommittedFiles({run: tuple(numbers) for run, numbers in slices_by_run.items()}, files)
+    is_erasure = any(row.get("removed_files") is not None for row in rows)
+    published = {run: tuple(numbers) for run, numbers in slices_by_run.items()}
+    return CommittedFiles(published, files, released=() if is_erasure else tuple(amended))

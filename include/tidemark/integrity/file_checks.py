@@ -7,6 +7,7 @@ import posixpath
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from math import isnan
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -24,6 +25,8 @@ from tidemark.timegrid.slices import Grid
 FileDamage = Literal["missing file", "truncated file", "changed file", "unreadable file", "duplicate reference"]
 RowCounts = dict[int, Counter[str]]
 """Number of rows per slice and run."""
+NO_SLICE = -1
+"""Number under which rows are counted that name no slice, because another program has inserted them."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,10 @@ def check_files(log: DeltaTableHandle, *, deep: bool, on_file: Callable[[], obje
 
 
 def count_rows_by_slice(log: DeltaTableHandle, name: str, ledger: Ledger, paths: Iterable[str]) -> RowCounts:
-    """Count the rows of files per slice and run; for a checkpoint, the rows in the buffers after each slice."""
+    """Count the rows of files per slice and run; for a checkpoint, the rows in the buffers after each slice.
+
+    Rows without a slice are counted under `NO_SLICE`.
+    """
     grid = ledger.grid
     chosen = sorted(paths)
     if not chosen:
@@ -87,11 +93,15 @@ def count_rows_by_slice(log: DeltaTableHandle, name: str, ledger: Ledger, paths:
     grouped = rows.group_by([*keys, "file"]).aggregate([([], "count_all")]).to_pylist()
     counts: RowCounts = {}
     for row in grouped:
-        start = grid.number_at(to_micros(row[first]))
-        stop = start + 1 if first == last else grid.number_at(to_micros(row[last]))
-        for number in range(start, stop):
+        for number in _list_slices(grid, row[first], row[last], is_exclusive=first != last):
             counts.setdefault(number, Counter())[ledger.resolve_run(run_of(row["file"]), number)] += row["count_all"]
     return counts
+
+
+def _list_slices(grid: Grid, first: datetime | None, last: datetime | None, *, is_exclusive: bool) -> range:
+    if first is None or last is None:
+        return range(NO_SLICE, NO_SLICE + 1)
+    return range(grid.number_at(to_micros(first)), grid.number_at(to_micros(last)) + (not is_exclusive))
 
 
 def find_copies(

@@ -6,7 +6,6 @@ rerunning their slices.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,15 +19,17 @@ from tidemark.errors import FaultError
 from tidemark.integrity.check import IntegrityIssue, IntegrityReport
 from tidemark.integrity.committed_files import (
     CommittedFiles,
+    get_slices_of_file,
     has_erased_rows,
     list_all_files,
+    list_current_files,
     list_expected_rows,
     read_committed_files,
 )
 from tidemark.integrity.file_checks import RowCounts, check_files, count_rows_by_slice, find_copies, is_undamaged
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.request import Request
-from tidemark.tables.run_files import SLICE_COLUMNS, merged_at, run_of, spans
+from tidemark.tables.run_files import merged_at, run_of, spans
 from tidemark.tables.table_changes import FOLLOWING
 from tidemark.timegrid.slices import Grid, group_consecutive
 
@@ -47,7 +48,7 @@ class TableRepair:
     log: DeltaTableHandle
     table: str
     restored: tuple[DataFile, ...]
-    """Committed, undamaged files without a reference."""
+    """Committed, undamaged files without a reference, whose rows are current."""
     removed: tuple[str, ...]
     """References to files that are damaged, duplicated, or of no committed run."""
 
@@ -75,6 +76,7 @@ def plan_repair(pipeline: Pipeline, lake: str, report: IntegrityReport, *, deep:
         deep: Also check the pages of files.
 
     Raises:
+        SliceOrderError: The committed slices are of another grid.
         FaultError: Another process committed since the check.
     """
     unrepairable = [
@@ -83,7 +85,7 @@ def plan_repair(pipeline: Pipeline, lake: str, report: IntegrityReport, *, deep:
     if unrepairable:
         return Repair(table_repairs=(), applies_commits=False, slices_to_rerun=(), unrepairable=tuple(unrepairable))
     tables, grid = PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices)
-    ledger = Ledger.read_without_sync(tables, grid)
+    ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
     slices_to_rerun = {
         number
         for issue in report.damages
@@ -133,7 +135,7 @@ def _plan_table_repair(
     log: DeltaTableHandle, name: str, ledger: Ledger, commits: Sequence[CommittedFiles], *, deep: bool
 ) -> tuple[TableRepair, set[int]]:
     """Plan the commit that repairs a table's references. Return it with the slices that have to be rerun."""
-    checked, committed = check_files(log, deep=deep), list_all_files(commits, name)
+    checked, committed = check_files(log, deep=deep), list_current_files(commits, name, ledger.grid)
     slices_by_path = spans(log, name, ledger.grid)
     originals = {file.path for file in committed}
     copies = {issue.path for issue in checked.damaged if issue.damage == "duplicate reference"}
@@ -144,7 +146,7 @@ def _plan_table_repair(
     rows = count_rows_by_slice(log, name, ledger, remaining)
     restored = []
     for file in committed:
-        span = _get_slices_of_file(file, name, ledger.grid)
+        span = get_slices_of_file(file, name, ledger.grid)
         current = all(issue and issue.run == run_of(file.path) for issue in map(ledger.entry, span))
         if (
             span
@@ -156,7 +158,7 @@ def _plan_table_repair(
         ):
             restored.append(file)
     rows_by_slice = _add_rows(rows, count_rows_by_slice(log, name, ledger, (file.path for file in restored)))
-    restored_slices = {number for file in restored for number in _get_slices_of_file(file, name, ledger.grid)}
+    restored_slices = {number for file in restored for number in get_slices_of_file(file, name, ledger.grid)}
     expected = list_expected_rows(ledger, commits, name)
     counted_slices = {number for part in expected for number in part.slices}
     slices_to_rerun = (
@@ -183,7 +185,7 @@ def _list_slices_without_rows(ledger: Ledger, name: str, commits: Sequence[Commi
     slices_with_rows = {
         (number, run_of(file.path))
         for file in list_all_files(commits, name)
-        for number in _get_slices_of_file(file, name, ledger.grid)
+        for number in get_slices_of_file(file, name, ledger.grid)
     }
     return {n for n, entry in ledger.entries.items() if entry.run in runs and (n, entry.run) not in slices_with_rows}
 
@@ -192,17 +194,6 @@ def _is_committed(ledger: Ledger, run: str, span: range | None) -> bool:
     """Return True if a file of a run may have current rows of these slices."""
     is_committed_run = run in ledger.runs or merged_at(run) is not None
     return is_committed_run and (span is None or any(ledger.is_current(run, number) for number in span))
-
-
-def _get_slices_of_file(file: DataFile, name: str, grid: Grid) -> range:
-    """Return the slices of a file's rows, from the statistics in the ledger."""
-    first, last = SLICE_COLUMNS[name]
-    stats = json.loads(file.stats)
-    low, high = stats["minValues"].get(first), stats["maxValues"].get(last)
-    if low is None or high is None:
-        return range(0)
-    start, stop = (grid.number_at(to_micros(datetime.fromisoformat(bound))) for bound in (low, high))
-    return range(start, stop + (1 if first == last else 0))
 
 
 def _add_rows(*parts: RowCounts) -> RowCounts:

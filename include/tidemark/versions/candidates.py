@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from tidemark.config import Pipeline
+from tidemark.config import Pipeline, Slices
 from tidemark.config.candidate_version import (
     CANDIDATES_FOLDER,
     DROP_MARKER,
@@ -49,7 +49,8 @@ def list_candidates(pipeline: Pipeline, lake: str) -> list[CandidateVersion]:
     """Return the candidate versions with committed slices, by name."""
     live = Ledger.from_pipeline(pipeline, lake)
     names = [name for name in list_candidate_folders(live.tables) if not is_being_dropped(live.tables, name)]
-    candidates = (_summarize(Ledger.from_pipeline(to_candidate(pipeline, name), lake), name, live) for name in names)
+    versions = {name: to_candidate_with_stored_slices(pipeline, lake, name) for name in names}
+    candidates = (_summarize(Ledger.from_pipeline(version, lake), name, live) for name, version in versions.items())
     return [candidate for candidate in candidates if candidate is not None]
 
 
@@ -75,6 +76,17 @@ def read_candidate_ledger(pipeline: Pipeline, lake: str, name: str) -> Ledger:
     if ledger.last is None:
         raise _unknown_candidate_error(pipeline, lake, name)
     return ledger
+
+
+def to_candidate_with_stored_slices(pipeline: Pipeline, lake: str, name: str) -> Pipeline:
+    """Return a candidate version with the `slices` that it ran with, because the pipeline file can have others."""
+    candidate = to_candidate(pipeline, name)
+    grid = Grid.from_config(candidate.slices)
+    last = Ledger.read_without_sync(PipelineTables.from_config(candidate, lake), grid).last
+    if last is None:
+        return candidate
+    slices = Slices.model_validate(parse_settings(last.settings)["slices"])
+    return candidate.model_copy(update={"slices": slices})
 
 
 def with_live_settings(pipeline: Pipeline, lake: str) -> Pipeline:
