@@ -13,6 +13,7 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import create_internal_table
 from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import ForbiddenPathError, UserError
+from tidemark.ledger.config_fingerprint import serialize_settings
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import SCHEMA
@@ -131,7 +132,8 @@ def test_pipeline_tables_output_in_a_table_or_outside_is_rejected(lake, tmp_path
 def test_ledger_output_of_another_pipeline_is_rejected(lake, tmp_path):
     owner = write_pipeline(tmp_path / "p.yaml", output="shared")
     ledger = Ledger.from_pipeline(owner, lake)
-    entry = Entry(0, "run", 1, 1, "{}", (0, 0), Watermarks(), (0, 0), (0, 0), drained=False)
+    settings = serialize_settings(owner)
+    entry = Entry(0, "run", 1, 1, settings, (0, 0), Watermarks(), (0, 0), (0, 0), drained=False)
     counts = dict.fromkeys(("read", "carried_in", "late", "rejected", "evicted", "carried_out"), 0)
     row = {**entry.to_row(ledger.grid), "left": counts, "right": counts, "pipeline": owner.name}
     create_internal_table(ledger.tables.ledger, SCHEMA)
