@@ -11,6 +11,7 @@ from rich.console import Console
 from tidemark.checkpoints.summary import BufferSummary, CheckpointSummary
 from tidemark.checkpoints.verification import CheckpointVerification
 from tidemark.cli import quarantine, versions
+from tidemark.cli.common import GlobalOptions, print_result, set_global_options
 from tidemark.cli.integrity import render_issues
 from tidemark.cli.render_checkpoints import render_summary, render_verification
 from tidemark.cli.render_comparison import (
@@ -406,3 +407,15 @@ def test_render_chain_names_the_pipeline_of_rows_and_causes():
     assert shown in print_wide(render_comparison(comparison))
     assert "left row of orders_shipments: k a" in print_wide(render_row_histories(histories))
     assert "left row k a" in print_wide(render_row_histories(histories[:1]))
+
+
+def test_print_result_reads_markup_of_tables_and_not_of_text(capsys):
+    set_global_options(GlobalOptions())
+    print_result({}, lambda: render_status(create_status("orders")))
+    print_result({}, lambda: "url rlike '[/?#]'")
+
+    shown = capsys.readouterr().out
+    assert "rows emitted" in shown
+    assert "[bold]" not in shown
+    assert "[dim]" not in shown
+    assert shown.endswith("url rlike '[/?#]'\n")

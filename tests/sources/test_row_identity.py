@@ -106,8 +106,11 @@ def test_hashes_of_values_in_other_fields_and_elements_differ(spark, one, other)
 
 
 def test_row_hash_does_not_change_by_null_columns_and_fields(spark):
-    before = spark.sql("SELECT 'a' AS k, named_struct('v', 1, 'w', CAST(NULL AS INT)) AS left")
-    after = spark.sql("SELECT 'a' AS k, named_struct('v', 1, 'new', CAST(NULL AS STRING)) AS left, NULL AS right")
+    before = spark.sql("SELECT 'a' AS k, named_struct('v', 1) AS left, array(named_struct('v', 1)) AS items")
+    after = spark.sql(
+        "SELECT 'a' AS k, named_struct('v', 1, 'new', CAST(NULL AS STRING)) AS left, NULL AS right, "
+        "array(named_struct('v', 1, 'new', CAST(NULL AS STRING))) AS items"
+    )
 
     hashes = {rows.select(row_hash(rows, rows.columns)).first() for rows in (before, after)}
     assert len(hashes) == 1

@@ -16,7 +16,6 @@ from tidemark.config import Pipeline
 from tidemark.config.airflow import PartitionKind
 from tidemark.config.local_days import get_day_start, to_local_day
 from tidemark.config.types import to_micros
-from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import stale
 from tidemark.timegrid.slices import Grid
@@ -67,8 +66,8 @@ def committed_keys(
     Raises:
         UserError: The tables are not valid.
     """
-    grid = Grid.from_config(pipeline.slices)
-    ledger = Ledger.read_without_sync(PipelineTables.from_config(pipeline, lake), grid)
+    ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
+    grid = ledger.grid
     if ledger.rows.empty:
         return {"slice": [], "day": []}
     changed = select_rows_since(ledger, since)["number"].astype(int).tolist()

@@ -96,7 +96,7 @@ def are_committed(pipeline: Pipeline, lake: str, start: datetime, end: datetime)
     first, last = (grid.number_at(to_micros(instant)) for instant in (start, end))
     if [grid.datetime_of(first), grid.datetime_of(last)] != [start, end] or first >= last:
         return False
-    ledger = Ledger.read_without_sync(PipelineTables.from_config(pipeline, lake), grid)
+    ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
     return all(number in ledger.entries for number in range(first, last)) and not stale(ledger)
 
 
@@ -106,9 +106,8 @@ def skip_committed_slices(pipeline: Pipeline, lake: str, start: datetime) -> dat
     Raises:
         UserError: The tables are not valid.
     """
-    grid = Grid.from_config(pipeline.slices)
-    last = Ledger.read_without_sync(PipelineTables.from_config(pipeline, lake), grid).last
-    return max(start, grid.datetime_of(last.number + 1)) if last else start
+    ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
+    return max(start, ledger.grid.datetime_of(ledger.last.number + 1)) if ledger.last else start
 
 
 def incomplete_inputs(file: str, lake: str, end: str, *, assets: bool = False) -> list[str]:
@@ -145,8 +144,8 @@ def select_rows_since(ledger: Ledger, since: datetime | Mapping[str, Any]) -> pd
 
 def committed_since(pipeline: Pipeline, lake: str, since: datetime | Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a JSON-ready summary of what was committed since then (`select_rows_since`), or None for nothing."""
-    tables, grid = PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices)
-    ledger = Ledger.read_without_sync(tables, grid)
+    ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
+    tables, grid = ledger.tables, ledger.grid
     rows = select_rows_since(ledger, since)
     if rows.empty:
         return None
@@ -215,9 +214,7 @@ def count_uncommitted_slices(pipeline: Pipeline, lake: str, now: datetime) -> in
     Raises:
         UserError: The tables are not valid.
     """
-    grid = Grid.from_config(pipeline.slices)
-    ledger = Ledger.read_without_sync(PipelineTables.from_config(pipeline, lake), grid)
-    return ledger.count_uncommitted(pipeline.slices, now)
+    return Ledger.from_pipeline(pipeline, lake, applies_commits=False).count_uncommitted(pipeline.slices, now)
 
 
 def agreement_counts(pipeline: Pipeline, lake: str) -> dict[str, int]:

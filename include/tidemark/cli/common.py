@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from tidemark import json_logging
 from tidemark.config.types import parse_instant
@@ -94,8 +95,9 @@ def print_result(value: Any, render: Callable[[], RenderableType], *, soft_wrap:
     if get_global_options().as_json:
         print_json(value.to_dict() if hasattr(value, "to_dict") else value)
     else:
+        shown = render()
         # crop would cut unwrapped lines. A string may quote SQL, which may look like markup.
-        out.print(render(), soft_wrap=soft_wrap, crop=False, markup=False)
+        out.print(Text(shown) if isinstance(shown, str) else shown, soft_wrap=soft_wrap, crop=False)
 
 
 def require_confirmation(question: str, *, is_confirmed: bool) -> None:

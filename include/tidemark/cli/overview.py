@@ -106,6 +106,7 @@ def _summarize(pipeline: Pipeline, file: str, root: str, now: datetime) -> Pipel
     grid = Grid.from_config(pipeline.slices)
     try:
         ledger = Ledger.read_without_sync(PipelineTables.from_config(pipeline, root), grid)
+        ledger.require_same_slices(pipeline)
         is_rejected = bool(list_pending_rejections(ledger))
     except UserError as error:
         return PipelineSummary(pipeline.name, "invalid", file, problem=str(error))

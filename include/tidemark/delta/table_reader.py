@@ -70,6 +70,11 @@ MAX_DIRECT_FILES = 1000
 """Limit for reading files without the log, because Spark would request each file's status from the storage."""
 
 
+def get_file_name(path: str) -> str:
+    """Return the name of a file in its folder, by its decoded path."""
+    return path.rsplit("/", 1)[-1]
+
+
 def _is_escaped(char: str) -> bool:
     """Return True if Java may escape a character in the path of a URI: in ASCII, or a space or control character."""
     return char.isascii() or unicodedata.category(char) in {"Zs", "Zl", "Zp", "Cc"}
@@ -227,13 +232,21 @@ class DeltaInput:
         table_version = self.version if version is None else version
         if table := self.open_at_version(table_version):
             return [unquote(path) for path in table.files["path"]]
-        return [self.to_log_path(uri) for uri in self._read_all_columns(table_version).inputFiles()]
+        # Delta lists decoded paths.
+        return [self._remove_folder(path) for path in self._read_all_columns(table_version).inputFiles()]
+
+    def has_unique_names(self, version: int | None = None) -> bool:
+        """Return True if no two files of a version, by default of `version`, have the same name."""
+        files = self.list_files(version)
+        return len({get_file_name(file) for file in files}) == len(files)
 
     def to_log_path(self, uri: str) -> str:
-        """Return the decoded path that the table's log has for a file, by the URI that Spark has for it."""
-        decoded, folder = unquote(uri), _without_scheme(self.path)
-        path = _without_scheme(decoded)
-        return path.removeprefix(f"{folder}/") if path.startswith(f"{folder}/") else decoded
+        """Return the decoded path that the table's log has for a file, by its URI in `_metadata.file_path`."""
+        return self._remove_folder(unquote(uri))
+
+    def _remove_folder(self, path: str) -> str:
+        bare, folder = _without_scheme(path), _without_scheme(self.path)
+        return bare.removeprefix(f"{folder}/") if bare.startswith(f"{folder}/") else path
 
     def list_spark_uris(self, path: str) -> list[str]:
         """List the URIs that Spark may have for a file in `_metadata.file_path`, by its decoded path in the log."""
@@ -282,6 +295,8 @@ class DeltaInput:
             if (direct_rows := read_plain_parquet(self.spark, table, paths)) is not None:
                 return direct_rows
         rows = self._read_with_spark(table_version)
+        if self.has_unique_names(table_version):  # does not depend on the form of Spark's URIs
+            return rows.where(get_file_metadata(rows, "file_name").isin(list(map(get_file_name, files))))
         uris = [uri for file in files for uri in self.list_spark_uris(file)]
         return rows.where(get_file_metadata(rows, "file_path").isin(uris))
 

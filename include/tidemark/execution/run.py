@@ -75,9 +75,14 @@ def execute(
             yield from results
 
 
+def find_readable_end(plan: Plan) -> int | None:
+    """Find the first slice whose inputs are stale or not committed yet; None if the inputs are no pipelines' output."""
+    return min((state.end for state in plan.upstreams if state.end is not None), default=None)
+
+
 def find_readable_stale(plan: Plan, ledger: Ledger | None = None, after: int = -1) -> set[int]:
     """Find the stale slices after slice `after` whose inputs are not stale, by default those of the plan's ledger."""
-    end = min((state.end for state in plan.upstreams if state.end is not None), default=None)
+    end = find_readable_end(plan)
     return {number for number in stale(ledger or plan.ledger, after) if end is None or number < end}
 
 
@@ -113,8 +118,8 @@ class _PlanExecution:
         earlier_runs = self.plan.ledger.runs  # Their checkpoints may have expired.
         available_runs = self.ledger.runs - earlier_runs | (self.plan.available_checkpoints & earlier_runs)
         start, stop = restorable(self.ledger, first, available_runs), pending[0] if pending else None
-        last = first
-        while last + 1 - first < self.cascade_size and last + 1 in self.ledger.entries and last + 1 != stop:
+        last, end = first, find_readable_end(self.plan)
+        while last + 1 - first < self.cascade_size and last + 1 in self.ledger.entries and last + 1 not in (stop, end):
             last += 1
         self.cascade_size *= 2
         return range(start, last + 1)

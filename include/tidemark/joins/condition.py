@@ -37,12 +37,14 @@ class Condition:
     event_time_floors: Mapping[str, Column]
     """Limit in ms by side, null for none: Spark reads `left_x >= 5` as an event time of at least 5 s."""
     columns: Mapping[str, frozenset[str]]
-    """Input columns that the condition reads, by side."""
+    """Input columns that the condition and `inferred` read, by side."""
     inferred: Mapping[str, Column]
     """Conjuncts by side that Spark infers from the equality of keys: `left_k = 'a'` gives `right_k = 'a'`. They read a
     key of the other side, whose value is that of the own key (`columns_of_single_rows`)."""
-    keys: tuple[tuple[str, str], ...] = ()
+    keys: tuple[tuple[str, str], ...]
     """Keys that are columns of equal types, as pairs of a left and a right column."""
+    own_columns: Mapping[str, frozenset[str]]
+    """Input columns that the condition reads, by side."""
 
     @classmethod
     def always_true(cls) -> Condition:
@@ -55,6 +57,8 @@ class Condition:
             dict.fromkeys(SIDES, no_floor),
             dict.fromkeys(SIDES, frozenset()),
             dict.fromkeys(SIDES, true),
+            (),
+            dict.fromkeys(SIDES, frozenset()),
         )
 
     @classmethod
@@ -110,6 +114,7 @@ class Condition:
             columns={side: frozenset().union(*(part.names[side] for part in read)) for side in SIDES},
             inferred={side: _all(part.column for part in parts) for side, parts in inferred.items()},
             keys=plain_keys,
+            own_columns={side: frozenset().union(*(part.names[side] for part in conjuncts)) for side in SIDES},
         )
 
     @classmethod
@@ -196,7 +201,7 @@ def check_no_event_times(condition: Condition, event_times: Mapping[str, str]) -
         PipelineFileError: The condition reads an event time.
     """
     for side, name in event_times.items():
-        if name in condition.columns[side]:
+        if name in condition.own_columns[side]:
             raise PipelineFileError(
                 f"join.condition: {side}_{name} is the event time, from which Spark derives when rows are evicted. "
                 "Write bounds as join.interval."
@@ -215,6 +220,7 @@ def _choose(applies: Column, first: Condition, second: Condition) -> Condition:
         {side: first.columns[side] | second.columns[side] for side in SIDES},
         {side: choose(first.inferred[side], second.inferred[side]) for side in SIDES},
         first.keys or second.keys,
+        {side: first.own_columns[side] | second.own_columns[side] for side in SIDES},
     )
 
 

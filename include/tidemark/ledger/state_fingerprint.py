@@ -126,7 +126,8 @@ def _hash_values(column: Column, dtype: T.DataType, path: str) -> Iterator[Colum
     value = column
     # Spark cannot hash maps and variants. In arrays it skips nulls, and does not hash where an inner one ends.
     if isinstance(dtype, T.MapType | T.ArrayType | T.VariantType):
-        value = as_json(F.struct(column.alias("value")), T.StructType([T.StructField("value", dtype)]))
+        wrapped = T.StructType([T.StructField("value", dtype)])
+        value = as_json(F.struct(column.alias("value")), wrapped, has_null_fields=False)
     yield F.when(column.isNotNull(), F.xxhash64(F.lit(crc32(path.encode())), value))
 
 

@@ -22,7 +22,7 @@ from pyspark.sql import types as T
 from typing_extensions import override
 
 from tidemark.config import CheckpointArrival
-from tidemark.delta.table_reader import DeltaInput
+from tidemark.delta.table_reader import DeltaInput, get_file_name
 from tidemark.errors import InputError, suggest_name
 from tidemark.formatting import quote_identifier
 from tidemark.spark.dataframe_utils import get_file_metadata
@@ -131,6 +131,9 @@ class QueryTableInput(QueryInput):
 
     def _read_version(self, version: int, clocks: dict[str, int]) -> DataFrame:
         rows = super().read(version)
+        if self.has_unique_names(version):
+            clocks_by_name = {get_file_name(file): clock for file, clock in clocks.items()}
+            return self.add_arrival_times(rows, get_file_metadata(rows, "file_name"), clocks_by_name)
         clocks_by_uri = {uri: clock for file, clock in clocks.items() for uri in self.list_spark_uris(file)}
         return self.add_arrival_times(rows, get_file_metadata(rows, "file_path"), clocks_by_uri)
 

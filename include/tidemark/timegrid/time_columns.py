@@ -157,7 +157,7 @@ def clock_ms() -> Column:
     return trunc_div(F.col("clock"), 1000)
 
 
-def as_json(column: Column, dtype: T.DataType | None = None) -> Column:
+def as_json(column: Column, dtype: T.DataType | None = None, *, has_null_fields: bool = True) -> Column:
     """Return JSON that differs for different values.
 
     Unlike Spark's default it has microseconds, null fields, and map keys of any type.
@@ -165,10 +165,11 @@ def as_json(column: Column, dtype: T.DataType | None = None) -> Column:
     Args:
         column: The struct to serialize.
         dtype: Its type; None if it contains no maps.
+        has_null_fields: False to leave out fields that are null, so that a field may be added later.
     """
     if dtype is not None:
         column = _convert_map_keys_to_text(column, dtype)
-    return F.to_json(column, {**_MICROSECOND_FORMATS, "ignoreNullFields": "false"})
+    return F.to_json(column, {**_MICROSECOND_FORMATS, "ignoreNullFields": str(not has_null_fields).lower()})
 
 
 def as_example_json(column: Column) -> Column:
