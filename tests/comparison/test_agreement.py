@@ -86,7 +86,7 @@ def test_save_agreement_repeated_keeps_single_row_per_slice_and_table(
         assert sum(row["causes"].values()) == row["only_batch"] + row["only_stream"] + row["pending"]
 
     assert message.strip() == (
-        f"error: over budget: 2 of {result['same'] + 4} rows unexplained, 2 more than the budget of 0. Mend their "
+        f"error: over budget: 2 of {result['same'] + 4} rows unexplained, 2 more than the budget of 0. Fix their "
         "causes, or raise compare.budget."
     )
     write_stream(good)

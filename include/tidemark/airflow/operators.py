@@ -106,14 +106,14 @@ class WaitForInputs(BaseOperator):
 
     def _wait(self, context: Context, pipeline: Pipeline, timeout_at: str | None) -> None:
         from tidemark.airflow.status_queries import (  # noqa: PLC0415 - opens tables
+            find_start_of_uncommitted,
             incomplete_inputs,
-            skip_committed_slices,
         )
 
         end = parse_instant(self.end)
         try:
             incomplete = incomplete_inputs(self.file, self.lake, end.isoformat())
-            first = skip_committed_slices(pipeline, self.lake, parse_instant(self.start))
+            first = find_start_of_uncommitted(pipeline, self.lake, parse_instant(self.start))
         except UserError as error:
             raise AirflowFailException(str(error)) from None
         incomplete += describe_missing_events(context, pipeline, first.isoformat(), self.end)

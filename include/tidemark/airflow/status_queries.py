@@ -100,7 +100,7 @@ def are_committed(pipeline: Pipeline, lake: str, start: datetime, end: datetime)
     return all(number in ledger.entries for number in range(first, last)) and not stale(ledger)
 
 
-def skip_committed_slices(pipeline: Pipeline, lake: str, start: datetime) -> datetime:
+def find_start_of_uncommitted(pipeline: Pipeline, lake: str, start: datetime) -> datetime:
     """Return the end of the last committed slice, or `start` if that is later.
 
     Raises:

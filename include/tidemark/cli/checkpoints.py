@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from typing import Annotated
 
@@ -71,8 +72,9 @@ def verify(
     verified = verify_checkpoint(_open_checkpoint(pipeline, at), parse_instant_option("--from", trusted), rows)
     print_result(verified, lambda: views.render_verification(verified), soft_wrap=True)
     if not verified.is_equal:
+        command = f"tidemark reprocess {shlex.quote(pipeline)}"
         raise CheckFailedError(
-            "the checkpoint differs from the rebuilt one. Run tidemark reprocess from an earlier slice."
+            f"the checkpoint of {pipeline} differs from the rebuilt one. Run {command} --from an earlier slice."
         )
 
 

@@ -300,7 +300,7 @@ class _Selection:
             yield spark, comparison
         if comparison.over_budget:
             problems = "; ".join(comparison.over_budget)
-            raise CheckFailedError(f"over budget: {problems}. Mend their causes, or raise compare.budget.")
+            raise CheckFailedError(f"over budget: {problems}. Fix their causes, or raise compare.budget.")
 
 
 def _override_settings(pipeline: Pipeline, table: str | None, overrides: Sequence[str]) -> CompareSettings:

@@ -7,7 +7,7 @@ parser. Both work by allow lists, so that new syntax of either parser is refused
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -98,6 +98,16 @@ def list_columns(expression: str) -> list[str]:
     ['email', 'customer']
     """
     return list(dict.fromkeys(name for name, _, _ in _find_columns(expression)))
+
+
+def use_spelling(names: Iterable[str], existing: Sequence[str]) -> list[str]:
+    """Return names as existing ones are spelled, because SQL ignores the case of letters.
+
+    >>> use_spelling(["STATUS", "new"], ["status"])
+    ['status', 'new']
+    """
+    spellings = {name.lower(): name for name in reversed(existing)}
+    return [spellings.get(name.lower(), name) for name in names]
 
 
 def qualify_for_pair(expression: str, side: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from tidemark.config.expressions import is_column_path, list_columns
+from tidemark.config.expressions import is_column_path, list_columns, use_spelling
 from tidemark.config.inputs import Input
 from tidemark.config.sides import SideName
 
@@ -22,7 +22,6 @@ def list_read_columns(pipeline: Pipeline, side: SideName, existing: Collection[s
         existing: Columns of the input. A key can have any name among them, and SQL ignores the case of letters.
     """
     source: Input = getattr(pipeline, side)
-    spellings = {name.lower(): name for name in reversed(list(existing))}
     names = [source.partition] if source.partition else []
     sql_columns = list_columns(source.where or "true")
     for pair in pipeline.join.keys:
@@ -39,7 +38,7 @@ def list_read_columns(pipeline: Pipeline, side: SideName, existing: Collection[s
         case dict(selected):
             pair_columns += [name for expression in selected.values() for name in list_columns(expression)]
     sql_columns += strip_prefix(pair_columns, side)
-    return names + [spellings.get(name.lower(), name) for name in sql_columns]
+    return names + use_spelling(sql_columns, list(existing))
 
 
 def strip_prefix(names: Iterable[str], side: SideName) -> list[str]:

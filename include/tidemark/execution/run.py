@@ -22,6 +22,7 @@ from tidemark.ledger.transaction import LedgerTransaction
 from tidemark.planning.plan import Plan
 from tidemark.quality.gx.data_docs import write_docs
 from tidemark.quality.gx.expectations import check_arguments
+from tidemark.sources.upstream import find_readable_end
 from tidemark.spark.lazy_session import resolve_session
 from tidemark.tables.run_files import StagedRun
 
@@ -57,7 +58,8 @@ def execute(
         check_arguments(plan.pipeline)
         if plan.ledger.rows.empty:
             probe_conditional_put(resolve_session(spark), plan.ledger.tables.root)
-    execution = _PlanExecution(spark, plan, plan.ledger, list(plan.jobs), find_readable_stale(plan), progress)
+    stale_slices = _find_readable_stale(plan, plan.ledger)
+    execution = _PlanExecution(spark, plan, plan.ledger, list(plan.jobs), stale_slices, progress)
     with execution.translate_disk_full(), execution.write_docs_at_end():
         while slices := execution.pop_next_job():
             resolve_session(spark)
@@ -75,15 +77,10 @@ def execute(
             yield from results
 
 
-def find_readable_end(plan: Plan) -> int | None:
-    """Find the first slice whose inputs are stale or not committed yet; None if the inputs are no pipelines' output."""
-    return min((state.end for state in plan.upstreams if state.end is not None), default=None)
-
-
-def find_readable_stale(plan: Plan, ledger: Ledger | None = None, after: int = -1) -> set[int]:
-    """Find the stale slices after slice `after` whose inputs are not stale, by default those of the plan's ledger."""
-    end = find_readable_end(plan)
-    return {number for number in stale(ledger or plan.ledger, after) if end is None or number < end}
+def _find_readable_stale(plan: Plan, ledger: Ledger, after: int = -1) -> set[int]:
+    """Find the stale slices after slice `after` (exclusive) whose inputs may be read."""
+    end = find_readable_end(plan.upstreams)
+    return {number for number in stale(ledger, after) if end is None or number < end}
 
 
 @dataclass
@@ -118,7 +115,7 @@ class _PlanExecution:
         earlier_runs = self.plan.ledger.runs  # Their checkpoints may have expired.
         available_runs = self.ledger.runs - earlier_runs | (self.plan.available_checkpoints & earlier_runs)
         start, stop = restorable(self.ledger, first, available_runs), pending[0] if pending else None
-        last, end = first, find_readable_end(self.plan)
+        last, end = first, find_readable_end(self.plan.upstreams)
         while last + 1 - first < self.cascade_size and last + 1 in self.ledger.entries and last + 1 not in (stop, end):
             last += 1
         self.cascade_size *= 2
@@ -135,7 +132,7 @@ class _PlanExecution:
             result = result.truncate(repaired_until(self.ledger, result.entries))
         self.uncommitted.append(result)
         self.ledger = self.ledger.with_entries(result.entries)
-        later_stale = find_readable_stale(self.plan, self.ledger, after=result.slices[-1])
+        later_stale = _find_readable_stale(self.plan, self.ledger, after=result.slices[-1])
         self.stale_slices = {number for number in self.stale_slices if number < result.slices[0]} | later_stale
         return result
 

@@ -90,6 +90,7 @@ def _read_earlier_rows(spark: SparkSession, spec: JobSpec, table: str, slices: r
                 parts.append(within(staged.read(spark), table, plan.grid, span.start, span.stop))
     if table == "emissions":  # expectations are evaluated on the rows that the join emitted
         quarantined = _read_earlier_rows(spark, spec, QUARANTINED, slices)
-        parts.append(quarantined.drop(RUN_COLUMN, FAILED_EXPECTATIONS_COLUMN) if quarantined else None)
+        if quarantined is not None:
+            parts.append(quarantined.drop(RUN_COLUMN, FAILED_EXPECTATIONS_COLUMN))
     tables = [rows for rows in parts if rows is not None]
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), tables) if tables else None

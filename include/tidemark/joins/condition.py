@@ -11,8 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.config.allowed_functions import InputColumns
-from tidemark.config.expressions import rename_columns
+from tidemark.config.expressions import qualify_for_pair
 from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.errors import PipelineFileError
 from tidemark.formatting import quote_identifier
@@ -37,14 +36,14 @@ class Condition:
     event_time_floors: Mapping[str, Column]
     """Limit in ms by side, null for none: Spark reads `left_x >= 5` as an event time of at least 5 s."""
     columns: Mapping[str, frozenset[str]]
-    """Input columns that the condition and `inferred` read, by side."""
+    """Input columns that the condition reads, by side."""
     inferred: Mapping[str, Column]
     """Conjuncts by side that Spark infers from the equality of keys: `left_k = 'a'` gives `right_k = 'a'`. They read a
     key of the other side, whose value is that of the own key (`columns_of_single_rows`)."""
+    inferred_columns: Mapping[str, frozenset[str]]
+    """Input columns that `inferred` reads, by side."""
     keys: tuple[tuple[str, str], ...]
     """Keys that are columns of equal types, as pairs of a left and a right column."""
-    own_columns: Mapping[str, frozenset[str]]
-    """Input columns that the condition reads, by side."""
 
     @classmethod
     def always_true(cls) -> Condition:
@@ -57,8 +56,8 @@ class Condition:
             dict.fromkeys(SIDES, no_floor),
             dict.fromkeys(SIDES, frozenset()),
             dict.fromkeys(SIDES, true),
-            (),
             dict.fromkeys(SIDES, frozenset()),
+            (),
         )
 
     @classmethod
@@ -83,7 +82,7 @@ class Condition:
             AnalysisException: The expression is invalid for these inputs.
             PipelineFileError: The expression has something that expressions may not have.
         """
-        passed = [rename_columns(text, partial(_qualify, side)) for side, text in filters.items() if text and keys]
+        passed = [qualify_for_pair(text, side) for side, text in filters.items() if text and keys]
         if not expression and not passed:
             return cls.always_true()
         with get_engine(spark).override_settings(FILTER_INFERENCE_SETTINGS) as session:
@@ -96,7 +95,6 @@ class Condition:
             side: [part for part in (*conjuncts, *passed_conjuncts) if part.is_inferred_for(side, plain_keys)]
             for side in SIDES
         }
-        read = [*conjuncts, *inferred["left"], *inferred["right"]]
 
         def required(side: SideName) -> Iterator[Column]:
             for conjunct in conjuncts:
@@ -111,10 +109,10 @@ class Condition:
             not_null={side: _all(required(side)) for side in SIDES},
             pair=_all(part.column for part in conjuncts if len(part.sides) != 1),
             event_time_floors={side: least_floor(side) for side in SIDES},
-            columns={side: frozenset().union(*(part.names[side] for part in read)) for side in SIDES},
+            columns=_unite_names(conjuncts),
             inferred={side: _all(part.column for part in parts) for side, parts in inferred.items()},
+            inferred_columns=_unite_names([*inferred["left"], *inferred["right"]]),
             keys=plain_keys,
-            own_columns={side: frozenset().union(*(part.names[side] for part in conjuncts)) for side in SIDES},
         )
 
     @classmethod
@@ -127,15 +125,18 @@ class Condition:
 
     def side_columns(self, side: str) -> dict[str, Column]:
         """Return the columns of one side that the condition reads, extracted from the side's struct."""
-        return {f"{side}_{name}": F.col(f"{side}.{quote_identifier(name)}") for name in sorted(self.columns[side])}
+        return {f"{side}_{name}": _extract(side, name) for name in sorted(self.columns[side])}
 
     def columns_of_single_rows(self) -> dict[str, Column]:
-        """Return the columns that the condition reads, for rows of one side; a key of the other side has its value."""
-        columns = self.side_columns("left") | self.side_columns("right")
-        for names in self.keys:
-            values = [F.col(f"{side}.{quote_identifier(name)}") for side, name in zip(SIDES, names, strict=True)]
-            own = {f"{side}_{name}": F.coalesce(*values) for side, name in zip(SIDES, names, strict=True)}
-            columns |= {name: column for name, column in own.items() if name in columns}
+        """Return the columns that the condition and `inferred` read, for rows of one side.
+
+        A key of the other side has the value of the own one.
+        """
+        names = {side: sorted(self.columns[side] | self.inferred_columns[side]) for side in SIDES}
+        columns = {f"{side}_{name}": _extract(side, name) for side in SIDES for name in names[side]}
+        for left, right in self.keys:
+            key = F.coalesce(_extract("left", left), _extract("right", right))
+            columns |= dict.fromkeys(columns.keys() & {f"left_{left}", f"right_{right}"}, key)
         return columns
 
 
@@ -170,12 +171,16 @@ class _Conjunct:
 
 
 def _analyze_conjuncts(session: SparkSession, empty: DataFrame, expression: str) -> list[_Conjunct]:
-    parsed = parse_user_expression(session, expression, InputColumns(tuple(empty.columns)))
-    return [_Conjunct.analyze(empty, part) for part in parsed.split_conjuncts()]
+    return [_Conjunct.analyze(empty, part) for part in parse_user_expression(session, expression).split_conjuncts()]
 
 
-def _qualify(side: SideName, name: str) -> str:
-    return quote_identifier(f"{side}_{name}")
+def _unite_names(conjuncts: Iterable[_Conjunct]) -> dict[str, frozenset[str]]:
+    parts = list(conjuncts)
+    return {side: frozenset().union(*(part.names[side] for part in parts)) for side in SIDES}
+
+
+def _extract(side: str, name: str) -> Column:
+    return F.col(f"{side}.{quote_identifier(name)}")
 
 
 def _find_plain_keys(
@@ -201,7 +206,7 @@ def check_no_event_times(condition: Condition, event_times: Mapping[str, str]) -
         PipelineFileError: The condition reads an event time.
     """
     for side, name in event_times.items():
-        if name in condition.own_columns[side]:
+        if name in condition.columns[side]:
             raise PipelineFileError(
                 f"join.condition: {side}_{name} is the event time, from which Spark derives when rows are evicted. "
                 "Write bounds as join.interval."
@@ -219,8 +224,8 @@ def _choose(applies: Column, first: Condition, second: Condition) -> Condition:
         {side: choose(first.event_time_floors[side], second.event_time_floors[side]) for side in SIDES},
         {side: first.columns[side] | second.columns[side] for side in SIDES},
         {side: choose(first.inferred[side], second.inferred[side]) for side in SIDES},
+        {side: first.inferred_columns[side] | second.inferred_columns[side] for side in SIDES},
         first.keys or second.keys,
-        {side: first.own_columns[side] | second.own_columns[side] for side in SIDES},
     )
 
 

@@ -15,8 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from tidemark.config import Input, Pipeline, TimeColumn
-from tidemark.config.read_columns import list_read_columns as list_own_columns
-from tidemark.config.read_columns import strip_prefix
+from tidemark.config.read_columns import list_read_columns, strip_prefix
 from tidemark.config.sides import SideName
 from tidemark.config.types import parse_instant, to_micros
 from tidemark.errors import PipelineFileError, suggest_name
@@ -57,7 +56,7 @@ def create_schemas(spark: SparkSession, file: CaseFile, case: Case) -> Schemas:
         rows = [row for other in file.cases for row in other.given if row.input_name == source.name]
         expected = _list_expected_columns(file, source.join, source.side)
         existing = dict.fromkeys([*(name for row in rows for name in row.values), *declared, *expected])
-        read = list_read_columns(file.chain, source.join, source.side, existing)
+        read = list_columns_read_in_chain(file.chain, source.join, source.side, existing)
         names = [*types, *read, *expected]
         names += _list_unjudged_columns(file, source.name, names)
         _check_names(case, source.name, names)
@@ -255,7 +254,7 @@ def list_role_types(pipeline: Pipeline, side: SideName) -> dict[str, T.DataType]
     return types | ({source.tiebreak: T.LongType()} if source.tiebreak else {})
 
 
-def list_read_columns(chain: Chain, join: str, side: SideName, existing: Collection[str]) -> list[str]:
+def list_columns_read_in_chain(chain: Chain, join: str, side: SideName, existing: Collection[str]) -> list[str]:
     """List the other columns of an input that the settings of a join, and of those that read its output, read.
 
     Args:
@@ -265,11 +264,11 @@ def list_read_columns(chain: Chain, join: str, side: SideName, existing: Collect
         existing: Columns of the input. A key can have any name among them, and SQL ignores the case of letters.
     """
     pipeline = chain.joins[join]
-    names = list_own_columns(pipeline, side, existing)
+    names = list_read_columns(pipeline, side, existing)
     if not isinstance(pipeline.select, dict):  # else the next join reads other columns
         output = [f"{side}_{name}" for name in existing]
         for reader, reader_side in chain.list_readers(join):
-            names += strip_prefix(list_read_columns(chain, reader, reader_side, output), side)
+            names += strip_prefix(list_columns_read_in_chain(chain, reader, reader_side, output), side)
     return names
 
 

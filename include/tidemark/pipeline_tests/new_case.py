@@ -19,7 +19,7 @@ from tidemark.pipeline_tests.case_file import (
     read_case_file,
 )
 from tidemark.pipeline_tests.chain import Chain, TableInput
-from tidemark.pipeline_tests.columns import create_schemas, list_read_columns, list_role_types
+from tidemark.pipeline_tests.columns import create_schemas, list_columns_read_in_chain, list_role_types
 from tidemark.pipeline_tests.outputs import CaseOutput, Values
 from tidemark.pipeline_tests.runner import run_case_files
 from tidemark.pipeline_tests.update import render_row, render_updates, render_value, trim_extent, write_case_file
@@ -74,7 +74,7 @@ class CaseDraft:
 
 def select_relevant_columns(chain: Chain, source: TableInput, schema: T.StructType) -> T.StructType:
     """Select the columns of an input that the settings of a chain read: those that matter in a case."""
-    read = list_read_columns(chain, source.join, source.side, schema.names)
+    read = list_columns_read_in_chain(chain, source.join, source.side, schema.names)
     names = dict.fromkeys([*read, *list_role_types(source.pipeline, source.side)])
     return T.StructType([schema[name] for name in names if name in schema.names])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemark.config import Input, TimeColumn
-from tidemark.config.expressions import list_columns
+from tidemark.config.expressions import list_columns, use_spelling
 from tidemark.config.sides import SIDES, SideName
 from tidemark.delta.column_changes import has_column_mapping
 from tidemark.errors import InputError
@@ -109,9 +109,8 @@ def _is_output(context: PlanningContext, side: SideName, change: InputColumnChan
 
 
 def _list_columns(expression: str, names: Sequence[str]) -> list[str]:
-    """List the columns that an expression reads, spelled as in `names`: Spark ignores the case of a column's name."""
-    spelling = {name.lower(): name for name in names}
-    return [spelling.get(column.lower(), column) for column in list_columns(expression)]
+    """List the columns that an expression reads, spelled as in `names`."""
+    return use_spelling(list_columns(expression), names)
 
 
 def _format_refusal(

@@ -22,7 +22,7 @@ from tidemark.planning.preconditions import (
     require_same_tables,
     require_unchanged_inputs,
 )
-from tidemark.sources.upstream import UpstreamState
+from tidemark.sources.upstream import UpstreamState, find_readable_end
 from tidemark.timegrid.slices import Grid, group_consecutive
 
 
@@ -118,8 +118,11 @@ def _explain_stale_upstreams(context: PlanningContext) -> tuple[str, ...]:
 
 def list_readable_ranges(slice_ranges: Iterable[SliceRange], upstreams: Iterable[UpstreamState]) -> list[SliceRange]:
     """Return ranges in order, up to where the pipelines are committed whose output is an input."""
-    ends = [state.end for state in upstreams if state.end is not None]
-    cut = (replace(part, slices=range(part.slices.start, min((part.slices.stop, *ends)))) for part in slice_ranges)
+    end = find_readable_end(upstreams)
+    cut = (
+        part if end is None else replace(part, slices=range(part.slices.start, min(part.slices.stop, end)))
+        for part in slice_ranges
+    )
     return sorted((part for part in cut if part.slices), key=lambda part: part.slices.start)
 
 

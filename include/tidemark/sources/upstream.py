@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidemark.config import Input, Pipeline
@@ -76,6 +77,11 @@ class UpstreamState:
                 f"{self.cli_arguments} --from {slice_start} first."
             )
         return f"{self.pipeline} is committed up to {grid.label(self.end)}. {command}"
+
+
+def find_readable_end(upstreams: Iterable[UpstreamState]) -> int | None:
+    """Return the first slice that may not be read (`UpstreamState.end`), by all upstreams; None if all may."""
+    return min((state.end for state in upstreams if state.end is not None), default=None)
 
 
 def read_upstreams(pipeline: Pipeline, lake: str, *, applies_commits: bool) -> list[UpstreamState]:
