@@ -6,10 +6,14 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from tidemark.checkpoints.checkpoint_ref import CheckpointRef
+from tidemark.checkpoints.copy import copy_checkpoint
 from tidemark.execution.run import execute
 from tidemark.formatting import quote_identifier
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
+from tidemark.streaming.export import export_checkpoint
+from tidemark.streaming.live_query import LiveQueryPaths, run_live_query
 
 NAMES = ("a b", "a,b", "a(b)", "a[b]", "a{b}=c;d", "a\tb\nc", "a.b", "`a`")
 """Names that plain Parquet did not always support."""
@@ -79,3 +83,23 @@ def test_column_names_with_special_characters_are_carried_and_emitted(spark, lak
         spark.read.format("delta").load(path).collect(),
     ):
         assert [[row[f"left_{name}"] for name in NAMES] for row in rows_read] == [[*range(len(NAMES))]]
+
+
+def test_column_names_with_special_characters_in_live_query_and_checkpoint(
+    spark, lake, inputs, create_settings, tmp_path
+):
+    settings = create_settings(dialect="spark")
+    paths = LiveQueryPaths.from_pipeline(settings, str(lake), None, None)
+    result = run_live_query(spark, settings, str(lake), paths, "slice", lambda *_: None)
+    joined = spark.read.format("delta").load(result.table).collect()
+    assert [[row[f"left_{name}"] for name in NAMES] for row in joined] == [[*range(len(NAMES))]] * 2
+
+    list(execute(spark, create_plan(spark, settings, str(lake), Request(end=at(2, 0))), lambda *_: None))
+    checkpoint = CheckpointRef.from_ledger(spark, settings, str(lake))
+    copied = copy_checkpoint(checkpoint, "copy")
+    exported = export_checkpoint(checkpoint, str(tmp_path / "export"))
+    assert copied.left_rows == exported.left > 0
+    copied_rows = spark.read.format("delta").load(copied.table).where("side = 'left'").select("left.*").collect()
+    exported_rows = spark.read.format("delta").load(f"{exported.folder}/left").collect()
+    for row in (*copied_rows, exported_rows[0]):
+        assert [row[name] for name in NAMES] == [*range(len(NAMES))]

@@ -18,6 +18,7 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import CheckFailedError, UserError
 from tidemark.formatting import ToDict
 from tidemark.ledger.staleness import restorable
+from tidemark.spark.temporary_settings import list_settings_to_write, override_settings
 
 _REPLACED_COLUMNS = ("slice", "clock", "event_time")
 
@@ -61,7 +62,8 @@ def copy_checkpoint(checkpoint: CheckpointRef, target: str) -> CheckpointCopy:
         grid.timestamp_column(F.col("slice")).alias("slice"),
         *(name for name in rows.columns if name not in {"side", *_REPLACED_COLUMNS}),
     )
-    table.write.format("delta").mode("error").save(path)
+    with override_settings(checkpoint.spark, list_settings_to_write(table.schema)):
+        table.write.format("delta").mode("error").save(path)
     return CheckpointCopy(checkpoint.pipeline.name, checkpoint.end_label, path, *checkpoint.entry.carried, is_rebuilt)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T
@@ -26,6 +26,12 @@ def contains_type(dtype: T.DataType, *types: type[T.DataType]) -> bool:
     >>> contains_type(T.ArrayType(T.NullType()), T.NullType), contains_type(T.StringType(), T.NullType)
     (True, False)
     """
+    return any(isinstance(part, types) for part in iterate_types(dtype))
+
+
+def iterate_types(dtype: T.DataType) -> Iterator[T.DataType]:
+    """Yield a type, and the types of its fields, elements, keys and values, at any depth."""
+    yield dtype
     parts: list[T.DataType] = []
     match dtype:
         case T.StructType():
@@ -34,7 +40,8 @@ def contains_type(dtype: T.DataType, *types: type[T.DataType]) -> bool:
             parts = [dtype.elementType]
         case T.MapType():
             parts = [dtype.keyType, dtype.valueType]
-    return isinstance(dtype, types) or any(contains_type(part, *types) for part in parts)
+    for part in parts:
+        yield from iterate_types(part)
 
 
 def is_orderable(dtype: T.DataType) -> bool:

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+
+from tidemark.spark.dataframe_utils import iterate_types
 
 # Generating and compiling code takes longer than interpreting a query over few rows. Results are the same.
 _TINY_QUERY_SETTINGS = {
@@ -26,6 +29,10 @@ _CODEGEN_SETTINGS = {
 
 FILTER_INFERENCE_SETTINGS = {"spark.sql.constraintPropagation.enabled": "true"}
 """Spark's default: live queries run with inferred filters, while Tidemark's sessions infer none."""
+
+_COLUMN_MAPPING = {"spark.databricks.delta.properties.defaults.columnMapping.mode": "name"}
+_CHARACTERS_NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
+"""Characters that Delta accepts in names of columns and fields only with column mapping."""
 
 _ALL_CORES_SETTINGS = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
@@ -56,6 +63,19 @@ def with_all_cores(spark: SparkSession) -> Iterator[None]:
     """
     with override_settings(spark, _ALL_CORES_SETTINGS if _is_tuned(spark) else {}):
         yield
+
+
+def list_settings_to_write(schema: T.StructType) -> dict[str, str]:
+    """List the settings with which Spark writes a new Delta table with any names of columns and fields.
+
+    >>> list_settings_to_write(T.StructType().add("s", "struct<`a b`: int>"))
+    {'spark.databricks.delta.properties.defaults.columnMapping.mode': 'name'}
+    >>> list_settings_to_write(T.StructType().add("a.b", "int"))
+    {}
+    """
+    structs = (part for part in iterate_types(schema) if isinstance(part, T.StructType))
+    needs_mapping = any(_CHARACTERS_NOT_IN_NAMES.intersection(name) for struct in structs for name in struct.names)
+    return dict(_COLUMN_MAPPING) if needs_mapping else {}
 
 
 def _is_tuned(spark: SparkSession) -> bool:
