@@ -1,6 +1,7 @@
 """Expectations proposed from a profile of rows, which the same rows meet."""
 
 import math
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -35,10 +36,10 @@ def emissions(spark):
 
 @pytest.fixture(scope="module")
 def profile(emissions):
-    return profile_emissions(emissions)
+    return profile_emissions(emissions, 3)
 
 
-def test_propose_expectations_follows_values_of_rows(profile):
+def test_propose_expectations_follows_values_of_rows(emissions, profile):
     between, in_set = "expect_column_values_to_be_between", "expect_column_values_to_be_in_set"
     not_null = "expect_column_values_to_not_be_null"
 
@@ -56,6 +57,8 @@ def test_propose_expectations_follows_values_of_rows(profile):
     assert proposed[not_null, "sometimes"]["mostly"] == 0.7
     assert not [name for name in proposed if name[1] in {"never", "nested", "_slice"}]
     assert {proposal["severity"] for proposal in proposed.values()} == {"warning"}
+    with_empty_slice = propose_expectations(replace(profile_emissions(emissions.select("_slice"), 4), columns=()))
+    assert [proposal["min_value"] for proposal in with_empty_slice] == [0]
 
 
 def test_format_yaml_block_is_valid_in_a_pipeline_file_and_rows_pass(emissions, profile):
@@ -78,4 +81,4 @@ def test_format_yaml_block_for_a_file_with_quality_has_items_only(profile):
 
 
 def test_profile_emissions_without_rows_returns_none(emissions):
-    assert profile_emissions(emissions.limit(0)) is None
+    assert profile_emissions(emissions.limit(0), 3) is None

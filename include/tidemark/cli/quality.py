@@ -99,7 +99,7 @@ def suggest(
             f"{loaded.name} has committed nothing to learn from. Run tidemark run {format_cli_arguments(loaded)} first."
         )
     with read_only_session(root, "tidemark quality suggest", loaded) as spark:
-        profile_ = profile_emissions(read_committed_rows(spark, ledger, "emissions"))
+        profile_ = profile_emissions(read_committed_rows(spark, ledger, "emissions"), len(ledger.entries))
     if profile_ is None:
         raise UserError(f"{loaded.name} has committed slices, and no row in them to learn from. Run more slices.")
     block = format_yaml_block(profile_, has_quality="quality" in loaded.model_fields_set)

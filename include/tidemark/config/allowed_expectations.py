@@ -6,6 +6,7 @@ Types and arguments that run other SQL, read other tables or fetch resources are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import date, time
 from difflib import get_close_matches
@@ -22,8 +23,8 @@ _BOUNDS = "min_value max_value strict_min strict_max"
 _ARGUMENTS = {
     "column": "expect_column_to_exist",
     "column mostly": """
-        expect_column_values_to_be_dateutil_parseable expect_column_values_to_be_json_parseable
-        expect_column_values_to_be_null expect_column_values_to_be_unique expect_column_values_to_not_be_null""",
+        expect_column_values_to_be_json_parseable expect_column_values_to_be_null expect_column_values_to_be_unique
+        expect_column_values_to_not_be_null""",
     "column mostly strictly": "expect_column_values_to_be_decreasing expect_column_values_to_be_increasing",
     "column value_set": """
         expect_column_distinct_values_to_be_in_set expect_column_distinct_values_to_contain_set
@@ -43,10 +44,6 @@ _ARGUMENTS = {
     "column mostly type_": "expect_column_values_to_be_of_type",
     "column type_": "expect_column_type_to_be",
     "column mostly type_list": "expect_column_values_to_be_in_type_list",
-    "column mostly like_pattern escape": """
-        expect_column_values_to_match_like_pattern expect_column_values_to_not_match_like_pattern""",
-    "column mostly like_pattern_list escape match_on": "expect_column_values_to_match_like_pattern_list",
-    "column mostly like_pattern_list escape": "expect_column_values_to_not_match_like_pattern_list",
     "column mostly regex": "expect_column_values_to_match_regex expect_column_values_to_not_match_regex",
     "column mostly regex_list match_on": "expect_column_values_to_match_regex_list",
     "column mostly regex_list": "expect_column_values_to_not_match_regex_list",
@@ -92,8 +89,6 @@ _NOT_ROW_EXPECTATIONS = {
     "expect_column_values_to_be_in_type_list",
     "expect_column_values_to_be_decreasing",  # rows have no order
     "expect_column_values_to_be_increasing",
-    "expect_column_values_to_be_dateutil_parseable",  # not implemented for Spark, like all LIKE patterns
-    *(name for name in ALLOWED_ARGUMENTS if "_like_pattern" in name),
 }
 ROW_EXPECTATIONS = (
     frozenset(name for name, arguments in ALLOWED_ARGUMENTS.items() if "mostly" in arguments) - _NOT_ROW_EXPECTATIONS
@@ -109,11 +104,41 @@ CROSS_ROW_EXPECTATIONS = frozenset(
 )
 """Row expectations whose result for a row depends on other rows."""
 
+_READ_AS_FIELDS = frozenset(
+    {
+        "expect_column_distinct_values_to_be_in_set",
+        "expect_column_distinct_values_to_contain_set",
+        "expect_column_distinct_values_to_equal_set",
+        "expect_column_mean_to_be_between",
+        "expect_column_median_to_be_between",
+        "expect_column_most_common_value_to_be_in_set",
+        "expect_column_quantile_values_to_be_between",
+        "expect_column_sum_to_be_between",
+        "expect_column_value_z_scores_to_be_less_than",
+        "expect_column_values_to_be_decreasing",
+        "expect_column_values_to_be_in_type_list",
+        "expect_column_values_to_be_increasing",
+        "expect_column_values_to_be_of_type",
+        "expect_compound_columns_to_be_unique",
+        "expect_multicolumn_values_to_be_equal",
+        "expect_select_column_values_to_be_unique_within_record",
+    }
+)
+"""Expectations for which Great Expectations reads a dot in the name of a column as one before a field."""
+
 _OTHER_TABLES = "reads data outside the output. Compare with another table by `compare`, or join it."
+_NOT_FOR_SPARK = "does not exist for Spark in Great Expectations. Write {type: rows, that:"
+_LIKE_PATTERNS = tuple(
+    f"expect_column_values_to_{match}_like_pattern{several}"
+    for match in ("match", "not_match")
+    for several in ("", "_list")
+)
 _REFUSED = {
     "expect_query_results_to_match_comparison": _OTHER_TABLES,
     "expect_table_row_count_to_equal_other_table": _OTHER_TABLES,
     "unexpected_rows_expectation": "runs SQL. Write {type: rows, that: CONDITION}.",
+    "expect_column_values_to_be_dateutil_parseable": f"{_NOT_FOR_SPARK} try_to_timestamp(left_a) IS NOT NULL}}.",
+    **dict.fromkeys(_LIKE_PATTERNS, f"{_NOT_FOR_SPARK} left_a LIKE 'x%'}}."),
     "expect_column_values_to_match_json_schema": "fetches references of a schema. Validate a column of from_json(...).",
     "condition_parser": "is not needed, because row_condition is SQL of Spark. Remove it.",
     "result_format": "selects which rows are shown. Set `expose_row_values: true` to show some.",
@@ -123,8 +148,18 @@ _REFUSED = {
 _LIST_ARGUMENTS = frozenset(
     name for arguments in ALLOWED_ARGUMENTS.values() for name in arguments if name.endswith(("_set", "_list"))
 )
-_REQUIRED = frozenset({"column", "column_A", "column_B", "column_list"})
-"""Arguments that an expectation has if it allows them."""
+_OPTIONAL = split_words(
+    f"""
+    {_BOUNDS} allow_relative_error exact_match ignore_row_if match_on method mostly multiplier or_equal
+    row_condition strictly ties_okay
+    """
+)
+"""Arguments that an expectation need not have; it has all others that it allows."""
+_EXAMPLES = {
+    "that": "Write a condition, such as that: left_amount >= 0.",
+    **{name: f"Name a column, such as {name}: left_amount." for name in ("column", "column_A", "column_B")},
+    "column_list": "Name columns, such as column_list: [left_amount, right_amount].",
+}
 _LITERAL_TYPES = (str, int, float, date, time, type(None))
 
 
@@ -150,10 +185,9 @@ def check_expectation(name: str, arguments: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}: {argument} is not a value or a list of values. Write literal values.")
         if argument in _LIST_ARGUMENTS and not isinstance(value, list):
             raise ValueError(f"{name}: {argument} should be a list. Write [{value}].")
-    if name == ROWS and "that" not in arguments:
-        raise ValueError(f"{name}: that is missing. Write a condition, such as that: left_amount >= 0.")
-    for argument in sorted(_REQUIRED & allowed - arguments.keys()):
-        raise ValueError(f"{name}: {argument} is missing. Name a column, such as {argument}: left_amount.")
+    for argument in sorted(allowed - _OPTIONAL - arguments.keys()):
+        raise ValueError(f"{name}: {argument} is missing. {_EXAMPLES.get(argument, 'Add it.')}")
+    _check_values(name, arguments)
     _check_bounds(name, arguments)
 
 
@@ -169,9 +203,34 @@ def check_name(name: str) -> None:
         raise ValueError(f"{name} {_REFUSED.get(name) or f'is not an allowed expectation. {hint}'}")
 
 
+def uses_dots_for_fields(name: str, column: str) -> bool:
+    """Return True if Great Expectations reads the name of a column as that of a field, and so does not find it."""
+    return "`" in column or ("." in column and name in _READ_AS_FIELDS)
+
+
+def _check_values(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse values with which Great Expectations passes or fails all rows, whatever their values are."""
+    for argument in sorted(_LIST_ARGUMENTS & arguments.keys()):
+        if not arguments[argument]:
+            raise ValueError(f"{name}: {argument} is empty. Write at least one value.")
+    values = arguments.get("value_set", [])
+    if None in values:
+        raise ValueError(
+            f"{name}: value_set has null, with which all values pass. Remove it: nulls always pass, unless "
+            "expect_column_values_to_not_be_null is another expectation."
+        )
+    if duplicates := [value for number, value in enumerate(values) if value in values[:number]]:
+        raise ValueError(f"{name}: value_set has {duplicates[0]} twice. Remove one.")
+
+
 def _check_bounds(name: str, arguments: Mapping[str, Any]) -> None:
     """Check the numbers of an expectation, which Great Expectations checks only when a job validates its slices."""
     low, high = arguments.get("min_value"), arguments.get("max_value")
+    for bound, value in (("min_value", low), ("max_value", high), ("mostly", arguments.get("mostly"))):
+        if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(f"{name}: {bound} ({value}) is not a finite number. Correct it, or remove it.")
+    if "min_value" in ALLOWED_ARGUMENTS[name] and low is None and high is None:
+        raise ValueError(f"{name} has no bounds, so it always passes. Set min_value, max_value or both.")
     if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
         raise ValueError(f"{name}: min_value ({low}) is above max_value ({high}). Swap them.")
     share = arguments.get("mostly")

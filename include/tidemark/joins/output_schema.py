@@ -166,6 +166,8 @@ def _explode(wide: DataFrame, expression: str) -> DataFrame:
             f"the expression has type {dtype.simpleString()}, but an array of structs is needed. Write "
             "array(named_struct('name', value, ...)), or transform(list, x -> named_struct('name', x, ...))."
         )
+    if reserved := [name for name in dtype.elementType.names if name.startswith("_")]:
+        raise PipelineFileError(f"{reserved[0]}: names that begin with _ are Tidemark's. Use another one.")
     _check_distinct_names([*dtype.elementType.names, *provenance])
     return ordered.select(F.inline(structs), *provenance)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pyspark.sql.types import StructType
 
 from tidemark.config import Expectation, Pipeline
-from tidemark.config.allowed_expectations import list_conditions
+from tidemark.config.allowed_expectations import list_conditions, uses_dots_for_fields
 from tidemark.config.expressions import list_columns
 from tidemark.config.sides import SIDES
 from tidemark.errors import PipelineFileError, suggest_name
@@ -41,6 +41,11 @@ def check_named_columns(
             location = f"quality.{number}: {expectation.type}"
             for name in _list_named_columns(expectation):
                 _check_column(location, name, rows, columns)
+                if uses_dots_for_fields(expectation.type, name):
+                    raise PipelineFileError(
+                        f"{location}: Great Expectations does not find {name}, because of the dot or backtick in it. "
+                        "Write {type: rows, that: CONDITION}, or give the column another name in select."
+                    )
             for argument, condition in list_conditions(expectation.kwargs).items():
                 for name in list_columns(condition):
                     _check_column(f"{location}: {argument}", name, rows, columns, ignores_case=True)

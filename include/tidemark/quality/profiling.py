@@ -28,9 +28,10 @@ _SIGNIFICANT_DIGITS = 2
 
 @dataclass(frozen=True)
 class Profile:
-    """Statistics of emissions over the slices that have any."""
+    """Statistics of emissions over committed slices."""
 
     slices: int
+    """Number of committed slices, those without emissions included."""
     rows: int
     min_rows: int
     """Minimum number of rows in a slice."""
@@ -55,8 +56,13 @@ class ColumnProfile:
     """Distinct strings or booleans, if they are few enough for a set."""
 
 
-def profile_emissions(emissions: DataFrame) -> Profile | None:
-    """Compute statistics of emissions in two queries, one of them for small sets; None if there are no emissions."""
+def profile_emissions(emissions: DataFrame, slices: int) -> Profile | None:
+    """Compute statistics of emissions in two queries, one of them for small sets; None if there are no emissions.
+
+    Args:
+        emissions: Rows of committed slices.
+        slices: Number of committed slices, those without rows included.
+    """
     fields = [field for field in emissions.schema if not field.name.startswith("_") and _is_atomic(field.dataType)]
     aggregates = [F.count("*").alias("rows")]
     for number, field in enumerate(fields):
@@ -77,7 +83,8 @@ def profile_emissions(emissions: DataFrame) -> Profile | None:
             ColumnProfile(field.name, int(total[f"nulls_{number}"]), float(null_shares.max()), low, high, distinct)
         )
     rows = by_slice["rows"]
-    return Profile(len(by_slice), int(rows.sum()), int(rows.min()), int(rows.max()), tuple(columns))
+    fewest = int(rows.min()) if len(by_slice) == slices else 0
+    return Profile(slices, int(rows.sum()), fewest, int(rows.max()), tuple(columns))
 
 
 def propose_expectations(profile: Profile) -> list[dict[str, Any]]:
@@ -93,7 +100,7 @@ def format_yaml_block(profile: Profile, *, has_quality: bool = False) -> str:
         has_quality: True if the file has a field `quality`, below which the items belong. YAML allows it only once.
     """
     rows, slices = format_count(profile.rows, "row"), format_count(profile.slices, "slice")
-    source = f"proposed from {rows} in {slices} with output"
+    source = f"proposed from {rows} in {slices}"
     lines = [f"  # items for the field quality, {source}" if has_quality else f"quality:   # {source}"]
     for proposal in propose_expectations(profile):
         Expectation.model_validate(proposal)

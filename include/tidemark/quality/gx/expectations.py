@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from tidemark.config import Expectation, Pipeline
@@ -42,14 +41,13 @@ def build_expectation(expectation: Expectation) -> GxExpectation:
         # As Great Expectations itself stores SQL of Spark. Text is deprecated there.
         arguments["row_condition"] = gx.expectations.row_conditions.PassThroughCondition(pass_through_filter=condition)
     if expectation.type == ROWS:  # Data Docs have no sentence of their own for it.
-        arguments["description"] = _escape_text(_describe_rule(expectation.kwargs))
+        arguments["description"] = _describe_rule(expectation.kwargs)
     try:
         built: GxExpectation = implementation(
             **arguments,
             severity=expectation.severity,
-            notes=_escape_text(expectation.notes),
-            meta={name: _escape_text(value) for name, value in expectation.meta.items()}
-            | {ON_FAILURE_KEY: expectation.on_failure, SCOPE_KEY: expectation.scope},
+            notes=expectation.notes,
+            meta=expectation.meta | {ON_FAILURE_KEY: expectation.on_failure, SCOPE_KEY: expectation.scope},
         )
     except (ValueError, TypeError) as error:
         raise PipelineFileError(f"quality: {expectation.type}: {_describe_error(error)}") from None
@@ -83,13 +81,6 @@ def with_waiver_note(expectation: GxExpectation, waivers: Mapping[str, Waiver]) 
     name = get_name(expectation.configuration.to_json_dict())
     if (waiver := waivers.get(name)) is None:
         return expectation
-    notes, description = _escape_text(waiver.format_note()), _escape_text(f"{name}: {waiver.format_note()}")
-    annotated: GxExpectation = expectation.copy(update={"notes": notes, "description": description})
+    notes = waiver.format_note()
+    annotated: GxExpectation = expectation.copy(update={"notes": notes, "description": f"{name}: {notes}"})
     return annotated
-
-
-def _escape_text(value: Any) -> Any:
-    """Escape text for Data Docs, which insert it as HTML and read `$` as a parameter."""
-    if isinstance(value, list):
-        return [_escape_text(item) for item in value]
-    return escape(value).replace("$", "&#36;") if isinstance(value, str) else value

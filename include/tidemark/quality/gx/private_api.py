@@ -74,6 +74,11 @@ PRIVATE_PARTS: Mapping[str, str] = {
         data_context.store:ValidationResultsStore.set(key, value)
         expectations.registry:get_expectation_impl(expectation_name)
         """,
+    "escaped_pages": """
+        render.components:RenderedDocumentContent
+        render.renderer.page_renderer:ValidationResultsPageRenderer.render(validation_results, suite_parameters)
+        render.view.view:DefaultJinjaPageView._escape_template_param_value(value)
+        """,
     "object_store": """
         data_context.store.tuple_store_backend:TupleStoreBackend(platform_specific_separator)
         data_context.store.tuple_store_backend:TupleStoreBackend._convert_filepath_to_key(filepath)

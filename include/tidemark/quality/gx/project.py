@@ -14,6 +14,7 @@ from typing import Any
 from tidemark.delta.filesystem import is_uri
 from tidemark.delta.pipeline_tables import PipelineTables
 
+_PAGES_MODULE = "tidemark.quality.gx.escaped_pages"
 PROJECT_LOCK = Lock()
 """Held while a thread has a project, since Great Expectations keeps it in global variables."""
 
@@ -96,6 +97,12 @@ def open_project(tables: PipelineTables) -> Iterator[Any]:
             "class_name": "SiteBuilder",
             "store_backend": configure_store("data_docs/local_site"),
             "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+            "site_section_builders": {
+                "validations": {
+                    "renderer": {"module_name": _PAGES_MODULE, "class_name": "EscapedResultsRenderer"},
+                    "view": {"module_name": _PAGES_MODULE, "class_name": "EscapedPageView"},
+                }
+            },
         }
     }
     with PROJECT_LOCK:
