@@ -162,6 +162,8 @@ SQL_SESSIONS = {"dialect": "flink-sql", "join__interval": None, "join__window": 
         ({"left__allowed_clock_skew": "0 s"}, "left.allowed_clock_skew: must be positive"),
         ({"join__time": "processing"}, "join.time: is for window joins of flink-datastream and interval joins of "),
         ({"join__api": "cogroup"}, "join.api: is for window joins of flink-datastream only"),
+        ({"join__allowed_lateness": "-1 s"}, "join.allowed_lateness: must not be negative"),
+        ({"join__min_cleanup_interval": "-1 s"}, "join.min_cleanup_interval: must not be negative"),
         ({"join__allowed_lateness": "1 s"}, "join.allowed_lateness: is for window joins of flink-datastream only"),
         ({"slices__every": "1 fortnight"}, "slices.every: 'fortnight' is not a unit of time"),
         ({"slices__every": "45M"}, "slices.every: 'M' may mean minutes or months. Write m for minutes"),

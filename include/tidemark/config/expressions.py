@@ -287,12 +287,14 @@ def _parse(expression: str) -> exp.Expr:
     dialect = _dialect()
     try:
         tokens = dialect.tokenize(expression)
-        tree: exp.Expr | None
-        [tree] = dialect.parser().parse_into(exp.Condition, tokens, expression)
+        trees: list[exp.Expr | None] = dialect.parser().parse_into(exp.Condition, tokens, expression)
     except ParseError as error:
         raise ValueError(f"is not an SQL expression. Correct the syntax{_find_position(error.errors)}.") from None
     except SqlglotError:
         raise ValueError("is not an SQL expression. Close the open quote.") from None
+    if len(trees) != 1 or any(token.token_type.name == "SEMICOLON" for token in tokens):
+        raise ValueError("is not one SQL expression. Combine conditions by AND, and quote names that are SQL words.")
+    [tree] = trees
     if tree is None:
         raise ValueError("is empty. Remove it.")
     if any(token.comments for token in tokens):

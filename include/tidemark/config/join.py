@@ -12,7 +12,15 @@ from tidemark.config.dialect_support import TICK_MICROS, TRIGGERS
 from tidemark.config.expressions import check_expression, is_column_path, list_columns
 from tidemark.config.interval_bounds import bound_operators, to_closed_bounds
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import CleanupInterval, Duration, PositiveDuration, format_duration, to_micros, to_millis
+from tidemark.config.types import (
+    CleanupInterval,
+    Duration,
+    NonNegativeDuration,
+    PositiveDuration,
+    format_duration,
+    to_micros,
+    to_millis,
+)
 
 JoinTypeName = Literal["inner", "left", "right", "full", "semi", "anti"]
 _SIGNS = {">=": "≤", ">": "<", "<=": "≤", "<": "<"}
@@ -272,7 +280,7 @@ class Join(Settings):
     api: Literal["join", "cogroup"] = "join"
     """flink-datastream windows: output of pairs (`join`), or of the arrays of left and right rows of each firing
     (`cogroup`)."""
-    allowed_lateness: Duration = timedelta()
+    allowed_lateness: NonNegativeDuration = timedelta()
     """flink-datastream windows: time that a window accepts late rows, each of which fires it again."""
     trigger: Trigger | None = None
     """flink-datastream windows: trigger that replaces firing at the window's end."""

@@ -248,7 +248,7 @@ def _parse_cleanup_interval(value: Any) -> Any:
     if value == "half":
         return value
     try:
-        return _parse_setting_duration(value)
+        return check_not_negative(_parse_setting_duration(value))
     except ValueError as error:
         raise ValueError(f"{error} Or write half.") from None
 
