@@ -423,7 +423,7 @@ class SqlWindow(FlinkAdapter):
         )
         if self._by_session:
             return SessionWindowJoin(
-                self.param_column("gap"), rules, join_type, has_sessions_by_side=True, zone=zone, replays_all=odd
+                self.param_column("gap"), rules, join_type, has_sessions_by_side=True, zone=zone, simulates_all=odd
             )
         size, slide, offset, cumulating = (
             self.param_column(name) for name in ("size", "slide", "offset", "cumulating")

@@ -10,7 +10,7 @@ from tests.semantics.flink_datastream_trigger import LONG_MAX, LONG_MIN, create_
 from tests.semantics.flink_datastream_window import create_rows
 from tests.semantics.strategies import VECTORS
 from tidemark.joins.firing_spec import WindowFiringSpec
-from tidemark.joins.window_operator_simulation import ReplayedRow, WindowOperator, create_reach_clock
+from tidemark.joins.window_operator_simulation import SimulatedRow, WindowOperator, create_reach_clock
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000"))
 
@@ -42,7 +42,7 @@ def simulate(vector):
     groups = defaultdict(list)
     for number, event in enumerate(events):
         window_time = event["pt"] if operator.processing else event["ts"]
-        row = ReplayedRow(number, event["ts"], before[number], event["pt"], number)
+        row = SimulatedRow(number, event["ts"], before[number], event["pt"], number)
         for window in [None] if operator.merging else operator.assign(window_time):
             if window and not operator.processing and window.last + operator.lateness <= before[number]:
                 continue

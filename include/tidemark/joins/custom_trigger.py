@@ -1,7 +1,7 @@
 """Joins on windows with a trigger or an evictor, or of processing time.
 
 The rows of a firing depend on the firings before it. If the rows' watermarks and clocks determine these, there is a
-closed form (`window_firing_closed_form`). Other windows, and runs of event times that may be one session, are replayed
+closed form (`window_firing_closed_form`). Other windows, and runs of event times that may be one session, are simulated
 row by row in the order of arrival (`window_operator_simulation`). A pane's rows are carried until it is purged, those
 that the trigger purged or the evictor removed included. From them and the watermarks at their arrival the next slice
 recomputes counts, fire times, timers and the order of rows.
@@ -28,7 +28,7 @@ from tidemark.joins.firing_spec import SPEC_FIELDS, FiringColumns, WindowFiringS
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import AlignedWindows, WindowTimerRules, find_late_rows
 from tidemark.joins.window_firing_closed_form import find_members_and_lost, has_closed_form
-from tidemark.joins.window_operator_simulation import Outcome, ReplayedRow, WindowOperator, create_reach_clock
+from tidemark.joins.window_operator_simulation import Outcome, SimulatedRow, WindowOperator, create_reach_clock
 from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
@@ -69,22 +69,22 @@ class CustomTriggerJoin(Join):
 
     @override
     def apply(self, job_rows: JobRows) -> JoinResult:
-        """Join windows in closed form if they have one, and replay the others."""
+        """Join windows in closed form if they have one, and simulate the others."""
         watermarks, labels = (
             job_rows.watermarks,
             {"now": self.now, "row_hash": compute_row_hash(job_rows.late_candidates)},
         )
         rows = materialize(job_rows.select_participating().transform(with_columns, labels))
-        closed_form, lost, group, to_replay = self._split_by_closed_form(rows, watermarks)
-        if to_replay is None:
+        closed_form, lost, group, to_simulate = self._split_by_closed_form(rows, watermarks)
+        if to_simulate is None:
             assert closed_form is not None
             late = self._find_late(job_rows, None, lost)
             return JoinResult(self._join(closed_form), late, buffered=self._add_eviction_slice(rows, watermarks))
-        schema = T.StructType([*to_replay.schema.fields, *_OUTCOME_SCHEMA.fields])
+        schema = T.StructType([*to_simulate.schema.fields, *_OUTCOME_SCHEMA.fields])
         ends = _find_lane_ends(job_rows, self.now, has_both_times=self.has_both_times)
-        replay = _create_replay(ends)
-        replayed = materialize(to_replay.groupBy(*key_columns(rows), *group).applyInArrow(replay, schema))
-        outcomes = replayed.drop("window_start", "window_end", *self.firing.columns, "row_hash", "session")
+        simulate = _create_simulation(ends)
+        simulated = materialize(to_simulate.groupBy(*key_columns(rows), *group).applyInArrow(simulate, schema))
+        outcomes = simulated.drop("window_start", "window_end", *self.firing.columns, "row_hash", "session")
         bounds = {"outcome_start": "window_start", "outcome_end": "window_end"}
         outcomes = _add_outcome_slice(outcomes.withColumnsRenamed(bounds), watermarks)
         is_firing = F.col("role").isin("member", "empty") & (F.col("outcome_slice") >= watermarks.first_slice)
@@ -119,9 +119,9 @@ class CustomTriggerJoin(Join):
             members, lost = find_members_and_lost(copies.where(is_closed_form), _ORDER, self.firing, watermarks)
         if self.closed_form_lanes == "all":
             return members, lost, [], None
-        replayed = copies.transform(with_columns, self.firing.columns)
-        replayed = replayed if members is None else replayed.where(~is_closed_form)
-        return members, lost, ["window_start", "window_end"], replayed
+        simulated = copies.transform(with_columns, self.firing.columns)
+        simulated = simulated if members is None else simulated.where(~is_closed_form)
+        return members, lost, ["window_start", "window_end"], simulated
 
     @property
     def _window_time(self) -> Column:
@@ -159,11 +159,11 @@ class CustomTriggerJoin(Join):
         return rows.withColumn("eviction_slice", by_clock.otherwise(F.col("slice_by_watermark")))
 
     def _find_late(self, job_rows: JobRows, outcomes: DataFrame | None, lost: DataFrame | None) -> DataFrame:
-        """Select late and rejected rows, those in the outcomes of a replay included.
+        """Select late and rejected rows, those in the outcomes of a simulation included.
 
         Args:
             job_rows: Rows of the job.
-            outcomes: Outcomes of replayed rows, None if no row was replayed.
+            outcomes: Outcomes of simulated rows, None if no row was simulated.
             lost: Lost rows of closed forms, None if there is no closed form.
         """
         candidates = job_rows.late_candidates
@@ -175,10 +175,10 @@ class CustomTriggerJoin(Join):
         elif outcomes is not None:
             late = outcomes.where(F.col("role") == "late").select(*candidates.columns)
             parts.append(add_late_reason(late, F.lit("late")))
-        replayed_lost = None if outcomes is None else outcomes.where(F.col("role") == "lost")
+        simulated_lost = None if outcomes is None else outcomes.where(F.col("role") == "lost")
         parts += [
             self._add_reason(job_rows, rows, job_rows.watermarks.drain_slice, "lost_at_end_of_input")
-            for rows in (lost, replayed_lost)
+            for rows in (lost, simulated_lost)
             if rows is not None
         ]
         if outcomes is not None:
@@ -261,10 +261,10 @@ def _collect_advances(job_rows: JobRows, now: Column) -> dict[int, list[tuple[in
     return advances
 
 
-def _create_replay(ends: Mapping[int, _LaneEnd]) -> Callable[[pa.Table], pa.Table]:
-    """Return the function that replays rows of one key that can share windows."""
+def _create_simulation(ends: Mapping[int, _LaneEnd]) -> Callable[[pa.Table], pa.Table]:
+    """Return the function that simulates rows of one key that can share windows."""
 
-    def replay(rows: pa.Table) -> pa.Table:
+    def simulate(rows: pa.Table) -> pa.Table:
         rows = rows.sort_by([(name, "ascending") for name in _ORDER])
         spec = WindowFiringSpec(**{name: rows[f"spec_{name}"][0].as_py() for name in SPEC_FIELDS})
         end = ends[rows["lane"][0].as_py()]
@@ -272,13 +272,13 @@ def _create_replay(ends: Mapping[int, _LaneEnd]) -> Callable[[pa.Table], pa.Tabl
         names = ("event_time", "watermark", "now", "slice", "window_start", "window_end")
         columns = (rows[name].to_pylist() for name in names)
         for offset, (time, watermark, now, number, window_start, window_end) in enumerate(zip(*columns, strict=True)):
-            operator.add_row(ReplayedRow(offset, time, watermark, now, number), window_start, window_end)
+            operator.add_row(SimulatedRow(offset, time, watermark, now, number), window_start, window_end)
         if end.watermarks:
             operator.advance(max(end.watermarks[-1], end.before), end.clock)
         operator.finish(end.watermark, end.clock, is_drained=end.is_drained)
         return _create_table(rows, operator.outcomes)
 
-    return replay
+    return simulate
 
 
 def _create_table(rows: pa.Table, outcomes: Sequence[Outcome]) -> pa.Table:

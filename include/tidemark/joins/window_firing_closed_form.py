@@ -1,4 +1,4 @@
-"""Compute the members of window firings in closed form, without replaying the firings before.
+"""Compute the members of window firings in closed form, without simulating the firings before.
 
 Applies to aligned windows whose trigger is of their own time or counts rows. The rows of a pane are numbered from 1 in
 the order of arrival. A firing is the number of rows in the pane by then, `row_count`. It and the `row_count` of the

@@ -20,11 +20,11 @@ _Timer = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class ReplayedRow:
+class SimulatedRow:
     """A row with the watermark and clock at its arrival."""
 
     offset: int
-    """Index among the replayed rows."""
+    """Index among the simulated rows."""
     event_time: int | None
     watermark: int
     clock: int
@@ -57,8 +57,8 @@ class Outcome:
 class _Pane:
     start: int
     end: int
-    rows: list[ReplayedRow] = field(default_factory=list)
-    all_rows: list[ReplayedRow] = field(default_factory=list)
+    rows: list[SimulatedRow] = field(default_factory=list)
+    all_rows: list[SimulatedRow] = field(default_factory=list)
     """All rows that entered, purged and evicted ones included: a later slice recomputes the pane from them."""
     fire_at: int | None = None
     """Next fire time of a continuous trigger."""
@@ -85,7 +85,7 @@ class WindowOperator:
     watermark: int = -(2**63)
     clock: int = -(2**63)
 
-    def add_row(self, row: ReplayedRow, start: int | None, end: int | None) -> None:
+    def add_row(self, row: SimulatedRow, start: int | None, end: int | None) -> None:
         """Process a row of the window [start, end); of its own session if these are None."""
         self.advance(row.watermark, row.clock)
         self.watermark, self.clock = row.watermark, row.clock
@@ -177,7 +177,7 @@ class WindowOperator:
         if self.spec.is_purging:
             pane.rows = []
 
-    def _evict(self, pane: _Pane, number: int | None, levels: tuple[int | None, int | None]) -> list[ReplayedRow]:
+    def _evict(self, pane: _Pane, number: int | None, levels: tuple[int | None, int | None]) -> list[SimulatedRow]:
         """Return the rows of a pane that the evictor keeps."""
         rows, spec = pane.rows, self.spec
         if spec.evictor == "count":
@@ -191,7 +191,7 @@ class WindowOperator:
         cutoff = max(times) - spec.evictor_amount
         return [row for row in rows if row.event_time is not None and row.event_time > cutoff]
 
-    def _fires_on_row(self, pane: _Pane, row: ReplayedRow) -> bool:
+    def _fires_on_row(self, pane: _Pane, row: SimulatedRow) -> bool:
         """Return True if the trigger fires on a row, which is in the pane already."""
         last, trigger = pane.end - 1, self.spec.trigger
         if trigger in {"event_time", "continuous_event_time"} and last <= row.watermark:
@@ -212,7 +212,7 @@ class WindowOperator:
             self._set_timer(pane, CLOCK if self.spec.has_clock_timers else EVENT, pane.fire_at)
         return False
 
-    def _exceeds_delta(self, pane: _Pane, row: ReplayedRow) -> bool:
+    def _exceeds_delta(self, pane: _Pane, row: SimulatedRow) -> bool:
         threshold = self.spec.trigger_amount
         if pane.last is not None and row.event_time is not None and row.event_time - pane.last <= threshold:
             return False
@@ -232,7 +232,7 @@ class WindowOperator:
             self._set_timer(pane, domain, pane.fire_at, level)
         return True
 
-    def _merge_session(self, row: ReplayedRow) -> _Pane:
+    def _merge_session(self, row: SimulatedRow) -> _Pane:
         """Return the session of a row, merged with the open sessions that it overlaps or touches."""
         time = row.clock if self.spec.is_processing_time else row.event_time
         assert time is not None, "rows without a time are rejected"

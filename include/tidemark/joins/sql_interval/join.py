@@ -18,7 +18,7 @@ a result depends only on which rows are cached at each arrival:
 
 These steps are the closed form: joins and window functions over the rows of a job. A lane has none if it has a cleanup
 interval, times of 0 or below, or restarts, or if the result depends on whether an uncertain lookup is skipped. Only
-these lanes are replayed row by row (`operator_simulation`).
+these lanes are simulated row by row (`operator_simulation`).
 
 A small job computes the cleanup times of all rows. A large job computes them only for rows that late rows may match
 after their expiry, or that may outlive their slice (`timer_selection`).
@@ -76,7 +76,7 @@ from tidemark.joins.sql_interval.match_tracking import (
     to_emissions,
     with_first_match,
 )
-from tidemark.joins.sql_interval.operator_simulation import replay_lanes
+from tidemark.joins.sql_interval.operator_simulation import simulate_lanes
 from tidemark.joins.sql_interval.overdue_rows import (
     OverdueRows,
     is_overdue,
@@ -95,7 +95,7 @@ from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.restarted_lane import epoch_column
 from tidemark.watermarks.row_status import is_filtered
 
-_REPLAY_ORDER = ("clock", "tiebreak", "watermark", "order_in_event", "side", "event_time")
+_ARRIVAL_ORDER = ("clock", "tiebreak", "watermark", "order_in_event", "side", "event_time")
 """Order of arrival. Rows at one position have equal watermarks, unless the stream recorded one for each row."""
 
 
@@ -130,9 +130,9 @@ class SqlIntervalJoin(Join):
     - `watermark`: the watermark at the row's arrival, ms.
     - `first_match_slice`: the slice of its first match; null if the join does not pad its side.
     - `cleanup_time`: the least watermark at which a timer removes it, ms.
-    - `timer_slice`: the slice in which the cache's timer was set for this row; only if the lane must be replayed.
+    - `timer_slice`: the slice in which the cache's timer was set for this row; only if the lane must be simulated.
     - `removal_slice`: the slice that removed it from the cache, if it is carried until its timer fires; only from
-      replayed lanes.
+      simulated lanes.
     """
 
     rules: IntervalRules
@@ -166,7 +166,7 @@ class SqlIntervalJoin(Join):
 
     @override
     def apply(self, job_rows: JobRows) -> JoinResult:
-        """Join in closed form, and replay the lanes that have none."""
+        """Join in closed form, and simulate the lanes that have none."""
         ordered_rows = job_rows.with_column("order_in_event", own_order_in_event(self.upstream_sides))
         result = self._apply(ordered_rows)
         return replace(result, late=result.late.drop("order_in_event"))
@@ -183,15 +183,15 @@ class SqlIntervalJoin(Join):
         else:
             labelled, cleanups = self._label_large_job(job_rows, exact_rows)
         result = replace(self._join_closed_form(labelled, job_rows), timelines=cleanups.to_timelines({}))
-        if not cleanups.replayed_lanes:
+        if not cleanups.simulated_lanes:
             return result
         if exact_rows is not None:
             new_rows = exact_rows.select(select_all, select_all)
             job_rows = replace(job_rows, filtered=new_rows.where(is_filtered()))
             rows = add_carried(new_rows.where(F.col("rejected").isNull()), job_rows.carried)
             rows = label_eviction(label_caching(rows, self.rules), job_rows.watermarks)
-            result = replace(result, evicted_counts=self._count_replayed(rows, job_rows, cleanups))
-        return self._add_replayed_lanes(result, rows.where(~cleanups.has_closed_form), job_rows, cleanups)
+            result = replace(result, evicted_counts=self._count_simulated(rows, job_rows, cleanups))
+        return self._add_simulated_lanes(result, rows.where(~cleanups.has_closed_form), job_rows, cleanups)
 
     @property
     def _wait(self) -> Column:
@@ -258,9 +258,9 @@ class SqlIntervalJoin(Join):
             first_slice,
             self._expiry_delays(job_rows),
         )
-        replayed_lanes = self._find_replayed_lanes(rows, job_rows, exact_rows)
+        simulated_lanes = self._find_simulated_lanes(rows, job_rows, exact_rows)
         cleanups = LastCleanups.from_selected_rows(
-            rows, late_rows, overdue_rows, watermarks, exact_rows, label, replayed_lanes
+            rows, late_rows, overdue_rows, watermarks, exact_rows, label, simulated_lanes
         )
         rows, stateful_rows, late_pairs = (
             part.where(cleanups.has_closed_form) for part in (rows, stateful_rows, late_pairs)
@@ -293,24 +293,24 @@ class SqlIntervalJoin(Join):
         delays = sides.select("side", self.rules.expires_at(F.lit(0), self._wait)).collect()
         return {row[0]: row[1] for row in delays}
 
-    def _find_replayed_lanes(self, rows: DataFrame, job_rows: JobRows, exact_rows: ExactRows) -> set[int]:
-        """Find the lanes of a large job with a row that requires a replay.
+    def _find_simulated_lanes(self, rows: DataFrame, job_rows: JobRows, exact_rows: ExactRows) -> set[int]:
+        """Find the lanes of a large job with a row that requires a simulation.
 
         In a single lane, a row of either side at the oldest event time answers it without a scan of all rows. If only
-        a row of the other side would require a replay, the lane is replayed all the same, with the same result.
+        a row of the other side would require a simulation, the lane is simulated all the same, with the same result.
         """
         if len(job_rows.watermarks.timelines) > 1:
-            return {row["lane"] for row in rows.where("requires_replay").select("lane").distinct().collect()}
+            return {row["lane"] for row in rows.where("requires_simulation").select("lane").distinct().collect()}
         oldest = exact_rows.buckets["oldest"].dropna().astype("int64").to_list()
         if job_rows.carried is not None:
             oldest += [row[0] for row in job_rows.carried.agg(F.min("event_time")).collect() if row[0] is not None]
         times = [(side, min(oldest)) for side in SIDES if oldest]
         sides = rows.sparkSession.createDataFrame(times, "side string, event_time long")
-        return {0} if sides.where(self.rules.requires_replay(F.col("event_time"), self._wait)).take(1) else set()
+        return {0} if sides.where(self.rules.requires_simulation(F.col("event_time"), self._wait)).take(1) else set()
 
     @staticmethod
-    def _count_replayed(rows: DataFrame, job_rows: JobRows, cleanups: LastCleanups) -> dict[str, int]:
-        """Count by side, as negative numbers, the rows of replayed lanes that were already counted as evicted."""
+    def _count_simulated(rows: DataFrame, job_rows: JobRows, cleanups: LastCleanups) -> dict[str, int]:
+        """Count by side, as negative numbers, the rows of simulated lanes that were already counted as evicted."""
         if job_rows.retained is job_rows.on_time:
             return {}
         is_counted = ~cleanups.has_closed_form & (F.col("slice") >= job_rows.watermarks.first_slice)
@@ -409,7 +409,7 @@ class SqlIntervalJoin(Join):
         return reduce(DataFrame.unionByName, parts)
 
     def _drop_needless_matches(self, rows: DataFrame) -> DataFrame:
-        """Keep the first match of rows that may be padded. That of others depends on whether the lane is replayed."""
+        """Keep the first match of rows that may be padded. That of others depends on whether the lane is simulated."""
         return rows.withColumn("first_match_slice", F.when(self._is_padded, F.col("first_match_slice")))
 
     def _pair_on_time_rows(self, rows: DataFrame, first_slice: int, repeated_side: SideName = "right") -> DataFrame:
@@ -463,24 +463,24 @@ class SqlIntervalJoin(Join):
             *job_rows.late_candidates.columns, "reason", "window_start", "window_end", outcome.alias("outcome")
         )
 
-    def _add_replayed_lanes(
+    def _add_simulated_lanes(
         self, result: JoinResult, rows: DataFrame, job_rows: JobRows, cleanups: LastCleanups
     ) -> JoinResult:
-        """Replay the lanes without a closed form, and add their outputs.
+        """Simulate the lanes without a closed form, and add their outputs.
 
         Args:
             result: The outputs of the other lanes.
-            rows: Rows of the replayed lanes with all columns and labels.
+            rows: Rows of the simulated lanes with all columns and labels.
             job_rows: The rows of the job.
             cleanups: The cleanups of the job.
         """
         last_cleanups = dict[tuple[int, str, int], int]()
         rows = with_match_state(rows, self.condition, job_rows.watermarks.first_slice)
-        replayed = materialize(self._replay(rows, job_rows, cleanups.replayed_lanes))
-        for row in replayed.where(F.col("role") == "end").collect():
+        simulated = materialize(self._simulate(rows, job_rows, cleanups.simulated_lanes))
+        for row in simulated.where(F.col("role") == "end").collect():
             last_cleanups |= {(row["lane"], side, row["slice"]): row[f"{side}_last_cleanup"] for side in PADDING_TYPES}
-        emitted_rows = replayed.where(~F.col("role").isin("state", "end"))
-        states = replayed.where(F.col("role") == "state")
+        emitted_rows = simulated.where(~F.col("role").isin("state", "end"))
+        states = simulated.where(F.col("role") == "state")
         return replace(
             result,
             joined=result.joined.unionByName(to_emissions(emitted_rows, F.col("role"), F.col("emitting_watermark"))),
@@ -489,8 +489,8 @@ class SqlIntervalJoin(Join):
             timelines=cleanups.to_timelines(last_cleanups),
         )
 
-    def _replay(self, rows: DataFrame, job_rows: JobRows, lanes: frozenset[int]) -> DataFrame:
-        """Prepare the rows of lanes for `operator_simulation.replay_lanes`, and replay them."""
+    def _simulate(self, rows: DataFrame, job_rows: JobRows, lanes: frozenset[int]) -> DataFrame:
+        """Prepare the rows of lanes for `operator_simulation.simulate_lanes`, and simulate them."""
         keys, rules = key_columns(rows), self.rules
         padding = {f"pads_{side}": self.join_type.is_in(*types) for side, types in PADDING_TYPES.items()}
         params = {name: getattr(rules, name) for name in ("lower", "upper", "lateness", "min_cleanup")}
@@ -515,12 +515,12 @@ class SqlIntervalJoin(Join):
             "epoch": epoch_column(job_rows.watermarks),
             "order_in_event": F.coalesce("order_in_event", own_order_in_event(())),
             "arrival_number": F.row_number().over(
-                Window.partitionBy("lane").orderBy(*_REPLAY_ORDER, compute_row_hash(rows))
+                Window.partitionBy("lane").orderBy(*_ARRIVAL_ORDER, compute_row_hash(rows))
             ),
         }
         rows = rows.transform(with_columns, {**padding, **params, **computed})
         watermarks = job_rows.watermarks
         timelines = {lane: watermarks.timelines[lane] for lane in lanes}
         last_cleanups = {lane: watermarks.lanes[lane].initial_watermarks.last_cleanups for lane in lanes}
-        replayed = replay_lanes(rows, timelines, last_cleanups, watermarks.first_slice)
-        return replayed.drop("_condition_matches", "arrival_number")
+        simulated = simulate_lanes(rows, timelines, last_cleanups, watermarks.first_slice)
+        return simulated.drop("_condition_matches", "arrival_number")

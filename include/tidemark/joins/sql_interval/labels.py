@@ -56,7 +56,7 @@ def label_caching(rows: DataFrame, rules: IntervalRules) -> DataFrame:
     - `expires_at`: the least operator time at which it has expired.
     - `lookup_skipped_at`: the last cleanup of the other side, an operator time, at which it skips its lookup.
     - `may_skip_lookup`: whether some cleanup before its arrival may have reached `lookup_skipped_at`.
-    - `requires_replay`: whether only a replay of its lane is exact.
+    - `requires_simulation`: whether only a simulation of its lane is exact.
     """
     event_time, wait = F.col("event_time"), rules.wait_for_side(F.col("side"))
     operator_time = rules.operator_time(F.col("watermark"))
@@ -66,7 +66,7 @@ def label_caching(rows: DataFrame, rules: IntervalRules) -> DataFrame:
         "expires_at": rules.expires_at(event_time, wait),
         "lookup_skipped_at": rules.lookup_skipped_at(event_time),
         "may_skip_lookup": (rules.lookup_skipped_at(event_time) <= operator_time) & ~rules.is_empty,
-        "requires_replay": rules.requires_replay(event_time, wait),
+        "requires_simulation": rules.requires_simulation(event_time, wait),
     }
     if "cleanup_time" not in rows.columns:
         labels["cleanup_time"] = F.lit(None).cast("long")
