@@ -176,7 +176,7 @@ class _WatermarkedRows:
         """Select the rows that are surely on time."""
         if self.late_positions:
             return self.late_positions.select_on_time(self.rows)
-        return self.lane_class.split(self.rows, exact=self.strategy.late_candidates == "all_rows")[0]
+        return self.lane_class.split(self.rows, includes_all_rows=self.strategy.late_candidates == "all_rows")[0]
 
     def select_late_candidates(self, rows: DataFrame) -> DataFrame:
         """Select the late candidates of `rows`, with exact watermarks.
@@ -186,12 +186,13 @@ class _WatermarkedRows:
         """
         if self.late_positions:
             return self.late_positions.split_annotated(self.late_positions.annotate(rows))[1]
-        exact = self.strategy.late_candidates == "all_rows"
-        candidates = self.lane_class.split(rows, exact=exact)[1]
+        includes_all_rows = self.strategy.late_candidates == "all_rows"
+        candidates = self.lane_class.split(rows, includes_all_rows=includes_all_rows)[1]
         if self.strategy.late_candidates == "broadcast_positions" and self.has_late_candidates:
-            selected = self._with_exact_watermarks(self.rows, rows.where(is_late_candidate(exact=False)), exact=False)
+            selected = rows.where(is_late_candidate(includes_all_rows=False))
+            selected = self._with_exact_watermarks(self.rows, selected, includes_all_rows=False)
             return selected.select(*candidates.columns)
-        if exact and self.increments:
+        if includes_all_rows and self.increments:
             return self.increments.with_watermarks(rows).select(*candidates.columns)
         return candidates
 
@@ -205,25 +206,25 @@ class _WatermarkedRows:
         """Select rows, and add the exact watermarks at their arrival; see `ExactRows`."""
         rows = select_buckets(self.rows)
         if not self.lane_class.is_determined_by_position:
-            return select(self.lane_class.split(rows, exact=True)[1])
-        return self._with_exact_watermarks(rows, select(rows), exact=True)
+            return select(self.lane_class.split(rows, includes_all_rows=True)[1])
+        return self._with_exact_watermarks(rows, select(rows), includes_all_rows=True)
 
-    def _with_exact_watermarks(self, rows: DataFrame, selected: DataFrame, *, exact: bool) -> DataFrame:
+    def _with_exact_watermarks(self, rows: DataFrame, selected: DataFrame, *, includes_all_rows: bool) -> DataFrame:
         """Add exact watermarks to selected rows.
 
         Args:
             rows: The job's rows in the buckets of the selected ones.
             selected: Some of them.
-            exact: False if these are late candidates.
+            includes_all_rows: True to compute exact watermarks for any row; False if all selected rows may be late.
         """
         column = self.lane_class.watermark_column
         if self.strategy.late_candidates in ("broadcast_positions", "by_position"):
             positions = BroadcastPositions.collect(selected)
             comparisons_per_row = self.statistics.compute_comparisons_per_row(positions.counts, "positions")
             if self.limits.can_broadcast_positions(positions.count, comparisons_per_row):
-                return positions.with_exact_watermarks(rows, column, exact=exact)
+                return positions.with_exact_watermarks(rows, column, includes_all_rows=includes_all_rows)
             selected = positions.rows
-        return with_exact_watermarks_of_selected(rows, selected, column, exact=exact)
+        return with_exact_watermarks_of_selected(rows, selected, column, includes_all_rows=includes_all_rows)
 
     def list_buckets(self) -> pd.DataFrame:
         """List the watermarks and the rows of each bucket, in the columns of `ExactRows.buckets`."""
@@ -283,16 +284,16 @@ def _materialize_stateful_rows(watermarked: _WatermarkedRows) -> tuple[DataFrame
         annotated = late_positions.annotate(watermarked.rows)
         stateful = annotated.where(late_positions.is_at_late_position() | is_retained)
     elif watermarked.strategy.late_candidates == "broadcast_positions":
-        stateful = watermarked.rows.where(is_late_candidate(exact=False) | is_retained)
+        stateful = watermarked.rows.where(is_late_candidate(includes_all_rows=False) | is_retained)
     else:
-        stateful = watermarked.rows.where(watermarked.lane_class.is_ordered(exact=False) | is_retained)
+        stateful = watermarked.rows.where(watermarked.lane_class.is_ordered(includes_all_rows=False) | is_retained)
     stateful, counts = materialize_and_aggregate(stateful, _count_by_side(~is_filtered()))
     buckets = watermarked.statistics.buckets
     evicted_counts = Counter[str]({side: int(buckets[f"{side}_rows"].sum()) for side in SIDES})
     evicted_counts.subtract(counts)
     if late_positions:
         return *late_positions.split_annotated(stateful), evicted_counts
-    on_time = watermarked.lane_class.split(stateful, exact=False)[0]
+    on_time = watermarked.lane_class.split(stateful, includes_all_rows=False)[0]
     return on_time, watermarked.select_late_candidates(stateful), evicted_counts
 
 

@@ -98,12 +98,12 @@ class IdleOrPartitionedLane(Lane):
 
     @classmethod
     @override
-    def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
+    def split(cls, rows: DataFrame, *, includes_all_rows: bool) -> tuple[DataFrame, DataFrame]:
         """Split as `Lane.split` does, with the running maximum of each source in buckets that need it."""
-        is_candidate, position = is_late_candidate(exact=exact), list(POSITION)
-        candidates = rows.where(is_candidate & _needs_running_maximum(exact=exact))
+        is_candidate, position = is_late_candidate(includes_all_rows=includes_all_rows), list(POSITION)
+        candidates = rows.where(is_candidate & _needs_running_maximum(includes_all_rows=includes_all_rows))
         initial = candidates.dropDuplicates(position).select(*position, F.inline("sources"))
-        increments = rows.where(_advances_watermark(exact=exact)).select(
+        increments = rows.where(_advances_watermark(includes_all_rows=includes_all_rows)).select(
             *position, "side", "partition", _own_watermark().alias("watermark")
         )
         # Increments sort after the initial value of their position: simultaneous rows do not see each other.
@@ -122,18 +122,19 @@ class IdleOrPartitionedLane(Lane):
 
     @classmethod
     @override
-    def is_ordered(cls, *, exact: bool) -> Column:
-        return is_late_candidate(exact=exact) | _advances_watermark(exact=exact)
+    def is_ordered(cls, *, includes_all_rows: bool) -> Column:
+        is_candidate = is_late_candidate(includes_all_rows=includes_all_rows)
+        return is_candidate | _advances_watermark(includes_all_rows=includes_all_rows)
 
 
-def _needs_running_maximum(*, exact: bool) -> Column:
-    return F.col("has_increment" if exact else "needs_order") & moves_watermark()
+def _needs_running_maximum(*, includes_all_rows: bool) -> Column:
+    return F.col("has_increment" if includes_all_rows else "needs_order") & moves_watermark()
 
 
-def _advances_watermark(*, exact: bool) -> Column:
+def _advances_watermark(*, includes_all_rows: bool) -> Column:
     """Return True if a row's own watermark is above its input's, in a bucket where that matters to late candidates."""
     input_watermark = F.when(F.col("side") == "left", F.col("left_before")).otherwise(F.col("right_before"))
-    return _needs_running_maximum(exact=exact) & (_own_watermark() > input_watermark)
+    return _needs_running_maximum(includes_all_rows=includes_all_rows) & (_own_watermark() > input_watermark)
 
 
 def _own_watermark() -> Column:
