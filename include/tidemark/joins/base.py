@@ -78,9 +78,12 @@ class JobRows:
     carried: DataFrame | None
     """Rows carried from the slice before the job, with the watermarks at their arrival."""
     watermarks: JobWatermarks
-    is_cached: bool = False
-    """True if the job is so small that its rows are materialized. Computing a DataFrame twice then costs more than
-    materializing it."""
+    has_materialized_input: bool = False
+    """True if the job is so small that its rows are materialized. It is then cheap to sort or label them once more for
+    a second use, and materializing costs more. A result with many uses is worth it, because each use is planned again.
+
+    False in a large job: each use of a DataFrame scans the inputs again. A sort or a shuffle is then worth
+    materializing, but not all rows as they were read."""
     filtered: DataFrame | None = None
     """Rows that `where` filters, with exact watermarks; None if there are none or the join needs no exact ones."""
     exact_rows: ExactRows | None = None

@@ -71,7 +71,7 @@ class SessionWindowJoin(Join):
         """Join sessions whose rows all arrived in time as runs, and simulate the others."""
         watermarks, end = job_rows.watermarks, F.col("window_end")
         rows = job_rows.select_participating()
-        sessions, other_runs = self._split_runs(rows, is_cached=job_rows.is_cached)
+        sessions, other_runs = self._split_runs(rows, has_materialized_input=job_rows.has_materialized_input)
         simulated = materialize(self._simulate(other_runs))
         null = F.lit(None).cast("long")
         outcome = {"role": F.lit("state"), "pane": F.lit(0).cast("long"), "late_firing_slice": null}
@@ -117,7 +117,7 @@ class SessionWindowJoin(Join):
         schema = T.StructType([*fields, *_OUTCOME_SCHEMA.fields])
         return in_order.mapInArrow(_simulate_batches, schema).drop("is_first_of_run", *ties)
 
-    def _split_runs(self, rows: DataFrame, *, is_cached: bool) -> tuple[DataFrame, DataFrame]:
+    def _split_runs(self, rows: DataFrame, *, has_materialized_input: bool) -> tuple[DataFrame, DataFrame]:
         """Split rows into those of runs that are sessions and those of other runs.
 
         A run is a session if no part of it fired before the other rows arrived. That is, each row but the newest
@@ -126,7 +126,7 @@ class SessionWindowJoin(Join):
 
         Args:
             rows: Participating rows.
-            is_cached: True if the rows are materialized already, as in small jobs.
+            has_materialized_input: As `JobRows.has_materialized_input`.
 
         Returns:
             Rows of sessions, with `window_start` and `window_end`; and other rows. Both have the `time` of sessions,
@@ -155,7 +155,8 @@ class SessionWindowJoin(Join):
         bounds = {"window_start": F.min("time").over(by_run), "window_end": F.max(end).over(by_run)}
         latest = F.max("arrival_watermark").over(by_run)
         runs = numbered.withColumns({**bounds, "is_split": F.max("is_split").over(by_run), "latest": latest})
-        if not is_cached:  # otherwise each use would sort the runs again
+        # The runs have two uses. A large job would scan and sort all rows for each; a small job sorts few rows twice.
+        if not has_materialized_input:
             runs = materialize(runs)
         is_session = ~F.col("is_split") & (F.col("latest") < self.rules.fires_at(F.col("window_end")))
         if self.simulates_all:

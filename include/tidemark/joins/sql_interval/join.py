@@ -177,7 +177,8 @@ class SqlIntervalJoin(Join):
         if exact_rows is None:
             rows = job_rows.late_candidates.where(F.col("rejected").isNull())
             rows = label_caching(add_carried(rows, job_rows.carried), self.rules)
-            rows = with_cleanup_time(rows, is_small=job_rows.is_cached)
+            # Large jobs come here too if they cannot select exact rows: these sort all rows, so that once is enough.
+            rows = with_cleanup_time(rows, is_small=job_rows.has_materialized_input)
             rows = materialize(label_eviction(rows, job_rows.watermarks))
             labelled, cleanups = self._label_small_job(rows, job_rows)
         else:

@@ -81,6 +81,7 @@ def find_overdue_rows(
     cache_rows = exact_rows.select(lambda rows: selection.select_rows(rows.drop(*SIDES)), select_all)
     cache_rows = materialize(label(select_narrow(cache_rows.where(F.col("rejected").isNull()))))
     timed_rows = cache_rows if carried is None else cache_rows.unionByName(selection.select_carried(carried))
+    # These rows are materialized, but may be as many as a large job's: they are sorted once.
     timed_rows = with_cleanup_time(timed_rows, is_small=False)
     lookups = select_certain_lookups(cache_rows, first_slice)
     return OverdueRows.create(with_removing_lookup(selection.select_overdue(timed_rows), lookups))
