@@ -31,7 +31,9 @@ POSITION_TYPE = T.StructType([T.StructField(name, T.LongType()) for name in ("cl
 
 
 RowFilter = Callable[[DataFrame], DataFrame]
-"""Function that selects rows by columns that all rows of a job have."""
+"""Function that selects rows by columns that all rows of a job have, and drops columns that are not needed."""
+RowTransform = Callable[[DataFrame], DataFrame]
+"""Function that returns the same rows with columns added or replaced."""
 
 
 def select_all(rows: DataFrame) -> DataFrame:

@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.config.sides import OTHER
-from tidemark.joins.base import ExactRows, RowFilter
+from tidemark.joins.base import ExactRows, RowTransform
 from tidemark.joins.keys import key_columns
 from tidemark.joins.sql_interval.overdue_rows import OverdueRows, is_overdue
 from tidemark.spark.materialization import materialize
@@ -106,7 +106,7 @@ class LastCleanups:
         overdue_rows: OverdueRows | None,
         watermarks: JobWatermarks,
         exact_rows: ExactRows,
-        label: RowFilter,
+        label: RowTransform,
         simulated_lanes: set[int],
     ) -> LastCleanups:
         """Collect the cleanups of a large job from the watermarks of its buckets, and from the rows of some buckets.

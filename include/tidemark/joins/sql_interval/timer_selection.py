@@ -24,7 +24,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.config.sides import SIDES, SideName
-from tidemark.joins.base import ExactRows, RowFilter, select_all
+from tidemark.joins.base import ExactRows, RowTransform, select_all
 from tidemark.joins.keys import key_columns
 from tidemark.joins.sql_interval.cleanup_timers import with_cleanup_time
 from tidemark.joins.sql_interval.labels import get_other_side, select_narrow
@@ -47,7 +47,7 @@ def find_overdue_rows(
     expired_partners: DataFrame,
     stateful_rows: DataFrame,
     carried: DataFrame | None,
-    label: RowFilter,
+    label: RowTransform,
     exact_rows: ExactRows,
     first_slice: int,
     expiry_delays: Mapping[SideName, int] | None,
