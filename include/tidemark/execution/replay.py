@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidemark.config.sides import SIDES, SideName
-from tidemark.execution.retained_rows import find_retained_rows
+from tidemark.execution.carried_row_selection import find_rows_that_may_be_carried
 from tidemark.joins.base import ExactRows, JobRows, Join, RowFilter
 from tidemark.joins.keys import key_columns
 from tidemark.joins.late_table import select_late_rows
@@ -158,12 +158,12 @@ class _WatermarkedRows:
     buckets: Buckets
     strategy: ReplayStrategy
     limits: ReplayLimits
-    is_retained: Column | None = None
-    """Condition for an on-time row to outlive its slice, if retained rows are selected."""
+    may_be_carried: Column | None = None
+    """Condition for an on-time row to outlive its slice, if rows that may be carried are selected."""
     late_positions: LatePositions | None = None
     """Late positions, if late rows are found by position."""
     newest_carried: Mapping[tuple[int, str], int] = field(default_factory=dict)
-    """Greatest event time of the carried rows by lane and side, if the join retains overdue rows."""
+    """Greatest event time of the carried rows by lane and side, if the join buffers overdue rows."""
     increments: WatermarkIncrements | None = None
     """Watermark increments, if they determine the exact watermarks of all rows."""
 
@@ -243,9 +243,9 @@ def _select_job_rows(
     """Select the rows for the join, and count by side those that are already found to leave no state."""
     strategy, evicted_counts = watermarked.strategy, Counter[str]()
     is_all_exact = strategy.late_candidates == "all_rows"
-    on_time = retained = watermarked.select_on_time()
-    if strategy.materialize_stateful_rows:
-        retained, late_candidates, evicted_counts = _materialize_stateful_rows(watermarked)
+    on_time = may_be_carried = watermarked.select_on_time()
+    if strategy.materialize_late_and_carried_rows:
+        may_be_carried, late_candidates, evicted_counts = _materialize_late_and_carried_rows(watermarked)
     else:
         late_candidates = watermarked.select_late_candidates(watermarked.rows)
     if watermarked.has_late_candidates:
@@ -261,7 +261,7 @@ def _select_job_rows(
     return JobRows(
         on_time,
         late_candidates,
-        retained,
+        may_be_carried,
         watermarked.has_late_candidates,
         carried,
         job_watermarks,
@@ -271,37 +271,39 @@ def _select_job_rows(
     ), evicted_counts
 
 
-def _materialize_stateful_rows(watermarked: _WatermarkedRows) -> tuple[DataFrame, DataFrame, Counter[str]]:
+def _materialize_late_and_carried_rows(watermarked: _WatermarkedRows) -> tuple[DataFrame, DataFrame, Counter[str]]:
     """Materialize the rows that outputs other than the pairs need, in one scan.
 
     Returns:
         Rows that are surely on time, late candidates, and the number of rows by side that are in neither: on time, and
         evicted at the end of their slice.
     """
-    late_positions, is_retained = watermarked.late_positions, watermarked.is_retained
-    assert is_retained is not None
+    late_positions, may_be_carried = watermarked.late_positions, watermarked.may_be_carried
+    assert may_be_carried is not None
     if late_positions:
         annotated = late_positions.annotate(watermarked.rows)
-        stateful = annotated.where(late_positions.is_at_late_position() | is_retained)
+        late_and_carried = annotated.where(late_positions.is_at_late_position() | may_be_carried)
     elif watermarked.strategy.late_candidates == "broadcast_positions":
-        stateful = watermarked.rows.where(is_late_candidate(includes_all_rows=False) | is_retained)
+        late_and_carried = watermarked.rows.where(is_late_candidate(includes_all_rows=False) | may_be_carried)
     else:
-        stateful = watermarked.rows.where(watermarked.lane_class.is_ordered(includes_all_rows=False) | is_retained)
-    stateful, counts = materialize_and_aggregate(stateful, _count_by_side(~is_filtered()))
+        late_and_carried = watermarked.rows.where(
+            watermarked.lane_class.is_ordered(includes_all_rows=False) | may_be_carried
+        )
+    late_and_carried, counts = materialize_and_aggregate(late_and_carried, _count_by_side(~is_filtered()))
     buckets = watermarked.statistics.buckets
     evicted_counts = Counter[str]({side: int(buckets[f"{side}_rows"].sum()) for side in SIDES})
     evicted_counts.subtract(counts)
     if late_positions:
-        return *late_positions.split_annotated(stateful), evicted_counts
-    on_time = watermarked.lane_class.split(stateful, includes_all_rows=False)[0]
-    return on_time, watermarked.select_late_candidates(stateful), evicted_counts
+        return *late_positions.split_annotated(late_and_carried), evicted_counts
+    on_time = watermarked.lane_class.split(late_and_carried, includes_all_rows=False)[0]
+    return on_time, watermarked.select_late_candidates(late_and_carried), evicted_counts
 
 
 def _refine_strategy(watermarked: _WatermarkedRows, carried: DataFrame | None, join: Join) -> _WatermarkedRows:
     """Take the measurements that the chosen strategy depends on, and refine it by them. Each may read the rows."""
     rows, statistics, strategy = watermarked.rows, watermarked.statistics, watermarked.strategy
     watermark_column, limits = watermarked.lane_class.watermark_column, watermarked.limits
-    increments = late_positions = is_retained = None
+    increments = late_positions = may_be_carried = None
     newest_carried = {}
     if strategy.exact_watermarks == "broadcast_increments":
         increments = WatermarkIncrements.collect(rows, watermark_column)
@@ -310,16 +312,18 @@ def _refine_strategy(watermarked: _WatermarkedRows, carried: DataFrame | None, j
     if strategy.late_candidates == "by_position":
         late_positions = LatePositions.find(rows, watermark_column)
         strategy = strategy.refine_by_late_positions(late_positions.count, limits)
-    if strategy.selects_retained_rows:
-        if join.retains_overdue_rows and carried is not None:
+    if strategy.selects_carried_rows:
+        if join.buffers_overdue_rows and carried is not None:
             newest_carried = _find_newest_carried(carried)
-        retained = find_retained_rows(rows.sparkSession, statistics, watermarked.buckets, join, newest_carried)
-        is_retained, share = (retained.condition, retained.max_share) if retained else (None, None)
-        strategy = strategy.refine_by_retained_rows(share, limits)
+        selection = find_rows_that_may_be_carried(
+            rows.sparkSession, statistics, watermarked.buckets, join, newest_carried
+        )
+        may_be_carried, share = (selection.condition, selection.max_share) if selection else (None, None)
+        strategy = strategy.refine_by_carried_share(share, limits)
     return replace(
         watermarked,
         strategy=strategy,
-        is_retained=is_retained,
+        may_be_carried=may_be_carried,
         newest_carried=newest_carried,
         late_positions=late_positions if strategy.late_candidates == "by_position" else None,
         increments=increments if strategy.exact_watermarks == "broadcast_increments" else None,

@@ -73,7 +73,7 @@ class JobRows:
     late_candidates: DataFrame
     """Other rows, rejected ones included, with exact watermarks. If the job computes the exact watermarks of all rows,
     these are all rows, and `on_time` is empty."""
-    retained: DataFrame
+    may_be_carried: DataFrame
     """Subset of `on_time` with at least the rows that are in the buffers at the end of their slice."""
     has_late_candidates: bool
     """False if `late_candidates` is empty."""
@@ -98,8 +98,10 @@ class JobRows:
             self,
             on_time=on_time,
             late_candidates=self.late_candidates.withColumn(name, column),
-            # a join compares the two: if they are the same, all rows are retained
-            retained=on_time if self.retained is self.on_time else self.retained.withColumn(name, column),
+            # a join compares the two: if they are the same, any row may be carried
+            may_be_carried=on_time
+            if self.may_be_carried is self.on_time
+            else self.may_be_carried.withColumn(name, column),
             carried=None if self.carried is None else self.carried.withColumn(name, column),
             exact_rows=None if self.exact_rows is None else self.exact_rows.with_column(name, column),
         )
@@ -112,9 +114,9 @@ class JobRows:
         """
         return self._union_candidates_and_carried(self.on_time, late_condition)
 
-    def select_retention_candidates(self, late_condition: Column | None = None) -> DataFrame:
+    def select_rows_that_may_be_carried(self, late_condition: Column | None = None) -> DataFrame:
         """Select participating rows without most of those that are evicted in the slice of their arrival."""
-        return self._union_candidates_and_carried(self.retained, late_condition)
+        return self._union_candidates_and_carried(self.may_be_carried, late_condition)
 
     def _union_candidates_and_carried(self, rows: DataFrame, late_condition: Column | None) -> DataFrame:
         if self.has_late_candidates:
@@ -160,9 +162,9 @@ class Join(ABC):
     selects_exact_rows = False
     """True if the join needs exact watermarks of all rows only in small jobs. In large jobs it selects the rows that
     need them (`JobRows.exact_rows`), and gets the others as if it needed no exact ones."""
-    retains_overdue_rows = False
+    buffers_overdue_rows = False
     """True if a row may stay buffered longer than `eviction_watermark`, since a later row of its side arrived before.
-    `JobRows.retained` then has all rows that arrive after such a row, from its bucket on."""
+    `JobRows.may_be_carried` then has all rows that arrive after such a row, from its bucket on."""
     needs_bucket_number = False
     """True if rows need their bucket, as `bucket_number`."""
 
@@ -178,7 +180,7 @@ class Join(ABC):
         """Return the least watermark that evicts an on-time row, or None if its event time does not determine it.
 
         It is non-decreasing in the event time. If it is not None, the join computes `JoinResult.buffered` from
-        `JobRows.select_retention_candidates`.
+        `JobRows.select_rows_that_may_be_carried`.
 
         Args:
             watermark: Watermark at the row's arrival, ms.

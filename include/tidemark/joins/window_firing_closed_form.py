@@ -158,13 +158,17 @@ def _first_unpurged_number(firing: FiringColumns) -> Column:
 def _is_member(firing: FiringColumns) -> Column:
     """Return True if a row is in a firing."""
     number, count, previous = F.col("number"), F.col("row_count"), F.col("previous_row_count")
-    first_retained = F.when(firing.evicts_after, previous).otherwise(count) - firing.evictor_amount + 1
-    is_retained_by_count = number >= first_retained
-    is_retained_by_time = F.col("event_time") > F.col("newest_event_time") - firing.evictor_amount
-    is_retained = F.when(firing.evictor == "count", is_retained_by_count)
-    is_retained = is_retained.when(firing.evictor == "time", is_retained_by_time)
+    first_kept = F.when(firing.evicts_after, previous).otherwise(count) - firing.evictor_amount + 1
+    is_kept_by_count = number >= first_kept
+    is_kept_by_time = F.col("event_time") > F.col("newest_event_time") - firing.evictor_amount
+    is_kept_by_evictor = F.when(firing.evictor == "count", is_kept_by_count)
+    is_kept_by_evictor = is_kept_by_evictor.when(firing.evictor == "time", is_kept_by_time)
     is_new = firing.evicts_after & (number > previous)
-    conditions = number >= _first_unpurged_number(firing), number <= count, is_new | is_retained.otherwise(F.lit(True))
+    conditions = (
+        number >= _first_unpurged_number(firing),
+        number <= count,
+        is_new | is_kept_by_evictor.otherwise(F.lit(True)),
+    )
     return reduce(Column.__and__, conditions)
 
 

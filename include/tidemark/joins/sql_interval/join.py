@@ -111,9 +111,9 @@ class _LabelledRows:
     """The same rows with at least the labels that `SqlIntervalJoin._pair_on_time_rows` needs."""
     late: DataFrame
     """Rows of `all_rows` that are late or not cached."""
-    tracked: DataFrame
-    """A superset of the rows with `is_tracked`: late rows and rows that outlive their slice."""
-    untracked: DataFrame | None
+    late_and_carried: DataFrame
+    """A superset of the rows with `needs_first_match`: late rows and rows that outlive their slice."""
+    others: DataFrame | None
     """Other rows; None if they were only counted."""
     late_pairs: DataFrame
     """Pairs of late rows with cached rows; see `late_pairs.pair_late_rows`."""
@@ -148,7 +148,7 @@ class SqlIntervalJoin(Join):
     """True to order the rows that one event emits, for a next join."""
 
     needs_exact_watermarks = True
-    retains_overdue_rows = True
+    buffers_overdue_rows = True
     needs_bucket_number = True
     carried_columns = ("watermark", *STATE_COLUMNS)
     slice_valued_columns = SLICE_COLUMNS
@@ -226,9 +226,9 @@ class SqlIntervalJoin(Join):
             rows = with_eviction_slice(overdue_rows.rows.unionByName(others, allowMissingColumns=True))
         late_rows = rows.where(is_late_or_uncached(first_slice))
         late_pairs = materialize(pair_late_rows(late_rows, rows, self.rules, first_slice, is_small=False))
-        is_tracked = F.col("is_tracked")
-        tracked, untracked = rows.where(is_tracked), rows.where(~is_tracked)
-        return _LabelledRows(rows, rows, late_rows, tracked, untracked, late_pairs, overdue_rows), cleanups
+        needs_first_match = F.col("needs_first_match")
+        late_and_carried, others = rows.where(needs_first_match), rows.where(~needs_first_match)
+        return _LabelledRows(rows, rows, late_rows, late_and_carried, others, late_pairs, overdue_rows), cleanups
 
     def _label_large_job(self, job_rows: JobRows, exact_rows: ExactRows) -> tuple[_LabelledRows, LastCleanups]:
         """Label the rows of a large job, of which few are late, overdue or outlive their slice.
@@ -241,7 +241,7 @@ class SqlIntervalJoin(Join):
         label = partial(label_caching, rules=self.rules)
         numbered_rows, late_rows, count = number_late_candidates(job_rows, label)
         rows = label(numbered_rows.select_participating())
-        stateful_rows = label(numbered_rows.select_retention_candidates())
+        late_and_carried_rows = label(numbered_rows.select_rows_that_may_be_carried())
         late_pairs = pair_late_rows(
             with_match_state(late_rows, self.condition, first_slice),
             with_match_state(rows, self.condition, first_slice),
@@ -252,7 +252,7 @@ class SqlIntervalJoin(Join):
         late_pairs = materialize(late_pairs)
         overdue_rows = find_overdue_rows(
             select_expired_partners(late_pairs),
-            stateful_rows,
+            late_and_carried_rows,
             job_rows.carried,
             label,
             exact_rows,
@@ -263,19 +263,21 @@ class SqlIntervalJoin(Join):
         cleanups = LastCleanups.from_selected_rows(
             rows, late_rows, overdue_rows, watermarks, exact_rows, label, simulated_lanes
         )
-        rows, stateful_rows, late_pairs = (
-            part.where(cleanups.has_closed_form) for part in (rows, stateful_rows, late_pairs)
+        rows, late_and_carried_rows, late_pairs = (
+            part.where(cleanups.has_closed_form) for part in (rows, late_and_carried_rows, late_pairs)
         )
-        all_rows, tracked = (self._add_cleanup(part, overdue_rows, watermarks) for part in (rows, stateful_rows))
-        all_rows, pairable, tracked = (
-            with_match_state(part, self.condition, first_slice) for part in (all_rows, rows, tracked)
+        all_rows, late_and_carried = (
+            self._add_cleanup(part, overdue_rows, watermarks) for part in (rows, late_and_carried_rows)
+        )
+        all_rows, pairable, late_and_carried = (
+            with_match_state(part, self.condition, first_slice) for part in (all_rows, rows, late_and_carried)
         )
         # An outer join has the deepest plans: its rows are annotated, joined and then annotated again.
         if self._padded_sides and not get_engine(rows.sparkSession).supports_deep_plans:
             all_rows = pairable = materialize(all_rows)
-            tracked = materialize(tracked)
-        late = tracked.where(is_late_or_uncached(first_slice))
-        return _LabelledRows(all_rows, pairable, late, tracked, None, late_pairs, overdue_rows), cleanups
+            late_and_carried = materialize(late_and_carried)
+        late = late_and_carried.where(is_late_or_uncached(first_slice))
+        return _LabelledRows(all_rows, pairable, late, late_and_carried, None, late_pairs, overdue_rows), cleanups
 
     @staticmethod
     def _add_cleanup(rows: DataFrame, overdue_rows: OverdueRows | None, watermarks: JobWatermarks) -> DataFrame:
@@ -312,11 +314,11 @@ class SqlIntervalJoin(Join):
     @staticmethod
     def _count_simulated(rows: DataFrame, job_rows: JobRows, cleanups: LastCleanups) -> dict[str, int]:
         """Count by side, as negative numbers, the rows of simulated lanes that were already counted as evicted."""
-        if job_rows.retained is job_rows.on_time:
+        if job_rows.may_be_carried is job_rows.on_time:
             return {}
         is_counted = ~cleanups.has_closed_form & (F.col("slice") >= job_rows.watermarks.first_slice)
         counts = dict[str, int]()
-        for part, sign in ((rows, -1), (job_rows.select_retention_candidates(), 1)):
+        for part, sign in ((rows, -1), (job_rows.select_rows_that_may_be_carried(), 1)):
             for side, count in part.where(is_counted).groupBy("side").count().collect():
                 counts[side] = counts.get(side, 0) + sign * count
         return counts
@@ -324,7 +326,7 @@ class SqlIntervalJoin(Join):
     def _join_closed_form(self, rows: _LabelledRows, job_rows: JobRows) -> JoinResult:
         """Compute the outputs of the lanes with a closed form."""
         select = partial(select_pairs, emission_order=self._order_of_pair)
-        select_late = partial(select, is_tracked=True, condition=self.condition)
+        select_late = partial(select, has_match_hashes=True, condition=self.condition)
         late_matches = select_late(rows.late_pairs.where(~F.col("is_expired")))
         outcome_pairs = select_late(select_uncached_matches(rows.late_pairs))
         if rows.overdue_rows is not None:
@@ -332,16 +334,16 @@ class SqlIntervalJoin(Join):
             late_matches = late_matches.unionByName(overdue_matches)
             outcome_pairs = outcome_pairs.unionByName(overdue_matches)
         joined = to_emissions(late_matches, F.lit("matched"))
-        tracked = buffered = rows.tracked.drop("removing_lookup", "lookup_number")
+        late_and_carried = buffered = rows.late_and_carried.drop("removing_lookup", "lookup_number")
         first_slice = job_rows.watermarks.first_slice
         if self._padded_sides:
             first_late_matches = find_first_matches(late_matches, self._padded_sides)
             first_late_matches = broadcast_if_small(*materialize_and_count(first_late_matches))
             joined = joined.unionByName(self._emit_outer_join(rows, first_late_matches, first_slice))
-            buffered = self._track_matches(tracked, rows.pairable, late_matches, first_slice)
+            buffered = self._track_matches(late_and_carried, rows.pairable, late_matches, first_slice)
         else:
             pairs = self._pair_on_time_rows(rows.pairable, first_slice)
-            joined = joined.unionByName(to_emissions(select(pairs, is_tracked=False), F.lit("matched")))
+            joined = joined.unionByName(to_emissions(select(pairs, has_match_hashes=False), F.lit("matched")))
         # Late rows have an outcome besides `cached` only if they are not cached, and few pairs have such rows.
         outcome_matches = broadcast_if_small(*materialize_and_count(find_first_matches(outcome_pairs, SIDES)))
         rejected = add_late_reason(job_rows.late_candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
@@ -349,9 +351,9 @@ class SqlIntervalJoin(Join):
         rejected = rejected.select(*columns, F.lit(None).cast("string").alias("outcome"))
         return JoinResult(
             joined=joined,
-            late=self._select_late(with_first_match(tracked, outcome_matches), job_rows).unionByName(rejected),
+            late=self._select_late(with_first_match(late_and_carried, outcome_matches), job_rows).unionByName(rejected),
             buffered=self._drop_needless_matches(
-                buffered if rows.untracked is None else buffered.unionByName(rows.untracked.select(*buffered.columns))
+                buffered if rows.others is None else buffered.unionByName(rows.others.select(*buffered.columns))
             ),
         )
 
@@ -386,25 +388,25 @@ class SqlIntervalJoin(Join):
         return reduce(DataFrame.unionByName, emissions)
 
     def _track_matches(
-        self, tracked: DataFrame, pairable: DataFrame, late_matches: DataFrame, first_slice: int
+        self, late_and_carried: DataFrame, pairable: DataFrame, late_matches: DataFrame, first_slice: int
     ) -> DataFrame:
-        """Set the first match of the tracked rows of padded sides.
+        """Set the first match of the rows of padded sides that need it.
 
         Args:
-            tracked: A superset of the tracked rows of both sides.
+            late_and_carried: A superset of the rows of both sides that need their first match.
             pairable: All rows of the lanes with a closed form.
             late_matches: Pairs of late rows that match.
             first_slice: First slice of the job.
         """
-        needs_match = F.col("side").isin(self._padded_sides) & F.col("is_tracked")
-        parts = [tracked.where(~needs_match)]
+        needs_match = F.col("side").isin(self._padded_sides) & F.col("needs_first_match")
+        parts = [late_and_carried.where(~needs_match)]
         for side in self._padded_sides:
-            own = tracked.where(needs_match & (F.col("side") == side))
+            own = late_and_carried.where(needs_match & (F.col("side") == side))
             partners = pairable.where(F.col("side") == OTHER[side])
             names = ("side", "slice", "clock", "tiebreak", "event_time", "watermark", "is_cached", "match_hash")
             rows, other_rows = (part.select(*names, *key_columns(part), *SIDES) for part in (own, partners))
             pairs = self._pair_on_time_rows(rows.unionByName(other_rows), first_slice, repeated_side=side)
-            matches = select_pairs(pairs, is_tracked=True)
+            matches = select_pairs(pairs, has_match_hashes=True)
             matches = matches.unionByName(late_matches.select(*matches.columns))
             parts.append(with_first_match(own, find_first_matches(matches, [side])))
         return reduce(DataFrame.unionByName, parts)
@@ -500,7 +502,7 @@ class SqlIntervalJoin(Join):
             is_within = rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
             labels = ("match_hash", "clock", "tiebreak")
             pairs = join_by_interval(rows, rules.lower, rules.upper, labels, is_within, sql_condition=self.condition)
-            matches = select_pairs(pairs.withColumn("slice", F.lit(0)), is_tracked=True).groupBy(
+            matches = select_pairs(pairs.withColumn("slice", F.lit(0)), has_match_hashes=True).groupBy(
                 *keys, F.col("right_match_hash").alias("match_hash")
             )
             rows = rows.join(

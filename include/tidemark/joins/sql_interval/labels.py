@@ -77,7 +77,7 @@ def label_eviction(rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
     """Add the labels that follow from the cleanup time.
 
     - `eviction_slice`: the slice whose watermark removes a row; that of its arrival if it is not cached.
-    - `is_tracked`: whether it is late or outlives its slice, so that its first match must be known.
+    - `needs_first_match`: whether it is late or outlives its slice, so that its first match must be known.
     """
     # `with_slice_reaching` accepts no null. The eviction slice of rows that are not cached is replaced below.
     removal_watermark = F.coalesce("cleanup_time", "expires_at")
@@ -89,7 +89,7 @@ def label_eviction(rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
     is_removed_in_slice = (F.col("eviction_slice") <= F.greatest("slice", F.lit(watermarks.first_slice))) & ~is_late(
         watermarks.first_slice
     )
-    return labelled.withColumn("is_tracked", ~F.coalesce(is_removed_in_slice, F.lit(False)))
+    return labelled.withColumn("needs_first_match", ~F.coalesce(is_removed_in_slice, F.lit(False)))
 
 
 def with_match_state(rows: DataFrame, condition: str | None, first_slice: int) -> DataFrame:

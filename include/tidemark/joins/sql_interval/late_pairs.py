@@ -74,7 +74,7 @@ def number_late_candidates(job_rows: JobRows, label: RowTransform) -> tuple[JobR
         job_rows,
         on_time=job_rows.on_time.select("*", number),
         late_candidates=others.unionByName(late_rows.select(*others.columns)),
-        retained=job_rows.retained.select("*", number),
+        may_be_carried=job_rows.may_be_carried.select("*", number),
     )
     return numbered, late_rows, count
 

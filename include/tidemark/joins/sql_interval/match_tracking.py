@@ -19,7 +19,7 @@ from tidemark.timegrid.time_columns import as_json
 
 ARRIVAL_ORDER = ("clock", "tiebreak", "event_time")
 _EMITTED = ("slice", "left", "right", "emitting_row", "emission_order")
-_TRACKED = (*_EMITTED, "left_match_hash", "right_match_hash")
+_MATCH_COLUMNS = (*_EMITTED, "left_match_hash", "right_match_hash")
 
 
 def compute_match_hash(rows: DataFrame, condition: str | None) -> Column:
@@ -42,19 +42,19 @@ def is_padded(side: Column, join_type: JoinType) -> Column:
 
 
 def select_pairs(
-    pairs: DataFrame, *, is_tracked: bool, emission_order: Column | None = None, condition: str | None = None
+    pairs: DataFrame, *, has_match_hashes: bool, emission_order: Column | None = None, condition: str | None = None
 ) -> DataFrame:
     """Select the columns of pairs that emissions need, and the pairs that meet a condition.
 
     Args:
         pairs: Pairs with `slice`, `left`, `right` and the positions of both rows.
-        is_tracked: True to select the keys and match hashes too.
+        has_match_hashes: True to select the keys and match hashes too.
         emission_order: Order of a pair among the rows that one event emits; None if it does not matter.
         condition: SQL over `left_*` and `right_*`; None for all pairs. The pairs must be materialized: otherwise Spark
             may evaluate it for rows that are no pair.
     """
     pairs = pairs.withColumns({"emitting_row": later_position(), "emission_order": to_emission_order(emission_order)})
-    pairs = pairs.select(*_TRACKED, *key_columns(pairs)) if is_tracked else pairs.select(*_EMITTED)
+    pairs = pairs.select(*_MATCH_COLUMNS, *key_columns(pairs)) if has_match_hashes else pairs.select(*_EMITTED)
     if condition is None:
         return pairs
     flat_columns = (

@@ -141,7 +141,7 @@ class ProcessingTimeJoin(Join):
             rules.is_within(*times) & earlier_is_cached & (later_slice >= first_slice),
             sql_condition=self.condition,
         )
-        return select_pairs(pairs.withColumn("slice", later_slice), is_tracked=True)
+        return select_pairs(pairs.withColumn("slice", later_slice), has_match_hashes=True)
 
     def _with_removal_slice(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
         """Set `removal_slice`: the slice in which a timer or a lookup removes a row; null if it remains cached.

@@ -45,7 +45,7 @@ _SCAN_SCHEMA = "bucket_number long, side string, first_bucket long, last_lookup_
 
 def find_overdue_rows(
     expired_partners: DataFrame,
-    stateful_rows: DataFrame,
+    late_and_carried_rows: DataFrame,
     carried: DataFrame | None,
     label: RowTransform,
     exact_rows: ExactRows,
@@ -56,7 +56,7 @@ def find_overdue_rows(
 
     Args:
         expired_partners: Rows in range of a late row that have expired at its arrival.
-        stateful_rows: Rows that may outlive their slice, or that arrived after such a row, carried ones included.
+        late_and_carried_rows: Late and carried rows, and rows that may outlive their slice or arrived after such a row.
         carried: Rows carried from the slice before the job; None for none.
         label: Function that labels rows (`labels.label_caching`).
         exact_rows: Access to rows with exact watermarks.
@@ -64,7 +64,7 @@ def find_overdue_rows(
         expiry_delays: Time from a row's event time to its expiry by side, ms; None if lanes differ.
     """
     names, last_bucket = expired_partners.columns, -1
-    candidates = find_inversions(label(select_narrow(stateful_rows))).select(*names)
+    candidates = find_inversions(label(select_narrow(late_and_carried_rows))).select(*names)
     candidates = candidates.unionByName(expired_partners.where(F.col("cleanup_time").isNull()))
     scan_buckets = _list_scan_buckets(exact_rows, expiry_delays)
     if carried is not None:
