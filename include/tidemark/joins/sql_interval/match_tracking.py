@@ -88,6 +88,11 @@ def with_first_match(rows: DataFrame, first_matches: DataFrame) -> DataFrame:
     )
 
 
+def drop_needless_matches(rows: DataFrame, join_type: JoinType) -> DataFrame:
+    """Keep the first match of rows that may be padded. That of others depends on whether the lane is simulated."""
+    return rows.withColumn("first_match_slice", F.when(is_padded(F.col("side"), join_type), F.col("first_match_slice")))
+
+
 def to_emissions(rows: DataFrame, emission: Column, emitting_watermark: Column | None = None) -> DataFrame:
     """Select rows or pairs as emissions, in `EMISSION_COLUMNS` and `CAUSE_COLUMNS`.
 
