@@ -19,7 +19,7 @@ from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Timeline
 
 EMISSION_COLUMNS = ("slice", "emission", "pane", "result_time", "window_start", "window_end", "left", "right")
-CAUSE_COLUMNS = ("emitting_row", "emitting_watermark", "emission_order")
+EMITTING_EVENT_COLUMNS = ("emitting_row", "emitting_watermark", "emission_order")
 """Columns that determine which event of the stream emits a row, for joins whose output is another join's input.
 
 - `emitting_row`: position (`clock`, `tiebreak`) of the row whose arrival emits it at the earliest; null for none.
@@ -134,7 +134,7 @@ class JoinResult:
     joined: DataFrame
     """One row per emission, in `EMISSION_COLUMNS`. Times are in ms (long, null if there is none). `left` and `right`
     are rows, null if padded, or arrays of rows for a coGroup. Joins that can precede another one add
-    `CAUSE_COLUMNS`."""
+    `EMITTING_EVENT_COLUMNS`."""
     late: DataFrame
     """Late and rejected rows with a `reason`, and `window_start`, `window_end` (ms) if it applies to one window only.
     Rows below the watermark that take part all the same have an `outcome`, and are in `buffered` too."""

@@ -187,10 +187,12 @@ class CustomTriggerJoin(Join):
         return reduce(DataFrame.unionByName, parts)
 
     @staticmethod
-    def _add_reason(job_rows: JobRows, rows: DataFrame, number: Column, reason: str) -> DataFrame:
-        """Add the reason why a window kept rows out of a firing in slice `number`. It has no watermarks."""
+    def _add_reason(job_rows: JobRows, rows: DataFrame, slice_number: Column, reason: str) -> DataFrame:
+        """Add the reason why a window kept rows out of a firing in a slice. They have no watermarks."""
         null = dict.fromkeys(("watermark", "left_watermark", "right_watermark"), F.lit(None).cast("long"))
-        in_job = rows.withColumns({"slice": number, **null}).where(F.col("slice") >= job_rows.watermarks.first_slice)
+        in_job = rows.withColumns({"slice": slice_number, **null}).where(
+            F.col("slice") >= job_rows.watermarks.first_slice
+        )
         in_job = in_job.select(*job_rows.late_candidates.columns, "window_start", "window_end")
         return add_late_reason(in_job, F.lit(reason), F.col("window_start"), F.col("window_end"))
 
@@ -271,8 +273,10 @@ def _create_simulation(ends: Mapping[int, _LaneEnd]) -> Callable[[pa.Table], pa.
         operator = WindowOperator(spec, create_reach_clock(end.clocks, end.watermarks, end.before))
         names = ("event_time", "watermark", "now", "slice", "window_start", "window_end")
         columns = (rows[name].to_pylist() for name in names)
-        for offset, (time, watermark, now, number, window_start, window_end) in enumerate(zip(*columns, strict=True)):
-            operator.add_row(SimulatedRow(offset, time, watermark, now, number), window_start, window_end)
+        for offset, (time, watermark, now, row_slice, window_start, window_end) in enumerate(
+            zip(*columns, strict=True)
+        ):
+            operator.add_row(SimulatedRow(offset, time, watermark, now, row_slice), window_start, window_end)
         if end.watermarks:
             operator.advance(max(end.watermarks[-1], end.before), end.clock)
         operator.finish(end.watermark, end.clock, is_drained=end.is_drained)
@@ -288,8 +292,8 @@ def _create_table(rows: pa.Table, outcomes: Sequence[Outcome]) -> pa.Table:
     for outcome in outcomes:
         outcome_offsets = outcome.offsets or (0,)
         offsets += outcome_offsets
-        bounds = (outcome.role, outcome.start, outcome.end, outcome.number)
-        values = (*bounds, outcome.slice, outcome.watermark, outcome.clock)
+        bounds = (outcome.role, outcome.start, outcome.end, outcome.firing_index)
+        values = (*bounds, outcome.row_slice, outcome.watermark, outcome.clock)
         for name, value in zip(_OUTCOME_SCHEMA.names, values, strict=True):
             columns[name] += [value] * len(outcome_offsets)
     table = rows.take(pa.array(offsets, pa.int64()))

@@ -77,16 +77,19 @@ def find_members_and_lost(
 
 def _list_firings(firing: FiringColumns, watermarks: JobWatermarks) -> Column:
     """Return all firings of a pane in order: the row count, and the slice of the row or the level of the timer."""
-    last, first = F.col("window_end") - 1, F.col("rows")[0]
+    max_timestamp = F.col("window_end") - 1
+    first_row = F.col("rows")[0]
     by_count = F.filter("rows", lambda row: row["number"] % F.greatest(firing.trigger_amount, lit_long(1)) == 0)
-    late = F.filter("rows", lambda row: ~firing.is_processing_time & (row["arrival_level"] >= last))
+    late = F.filter("rows", lambda row: ~firing.is_processing_time & (row["arrival_level"] >= max_timestamp))
     firing_rows = F.when(firing.trigger == "count", by_count).otherwise(late)
     by_row = F.transform(firing_rows, lambda row: _create_firing(row["number"], row["slice"], F.lit(None)))
-    has_timers = (firing.trigger != "count") & (firing.is_processing_time | (first["arrival_level"] < last))
+    has_timers = (firing.trigger != "count") & (
+        firing.is_processing_time | (first_row["arrival_level"] < max_timestamp)
+    )
     # A processing-time timer runs 1 ms after its time, an event-time timer at its time.
     delay = firing.is_processing_time.cast("long")
     levels = F.transform(
-        _list_timers(firing, watermarks), lambda time: F.greatest(time + delay, first["arrival_level"] + 1)
+        _list_timers(firing, watermarks), lambda time: F.greatest(time + delay, first_row["arrival_level"] + 1)
     )
 
     def count_rows_before(level: Column) -> Column:
@@ -101,16 +104,17 @@ def _list_firings(firing: FiringColumns, watermarks: JobWatermarks) -> Column:
 
 def _list_timers(firing: FiringColumns, watermarks: JobWatermarks) -> Column:
     """Return the times of a pane's timers: continuous ones up to the end of the job, and the window's end."""
-    last, first = F.col("window_end") - 1, F.col("rows")[0]
-    start = F.when(firing.is_processing_time, first["arrival_level"]).otherwise(first["event_time"])
+    max_timestamp = F.col("window_end") - 1
+    first_row = F.col("rows")[0]
+    start = F.when(firing.is_processing_time, first_row["arrival_level"]).otherwise(first_row["event_time"])
     interval = F.greatest(firing.trigger_amount, lit_long(1))
     begin = start - start % interval + interval
     last_clock = lookup_by_lane([max(clocks.values()) for clocks in watermarks.end_clocks])
     last_watermark = lookup_by_lane([max(line.combined_at_end.values()) for line in watermarks.timelines])
-    stop = F.least(last - 1, F.when(firing.is_processing_time, last_clock).otherwise(last_watermark))
+    stop = F.least(max_timestamp - 1, F.when(firing.is_processing_time, last_clock).otherwise(last_watermark))
     stop = F.when(firing.trigger.startswith("continuous"), stop)
     between = F.when(begin <= stop, F.sequence(begin, stop, interval)).otherwise(F.array().cast("array<bigint>"))
-    return F.concat(between, F.array(last))
+    return F.concat(between, F.array(max_timestamp))
 
 
 def _select_job_firings(

@@ -43,9 +43,9 @@ class Outcome:
     offsets: tuple[int, ...]
     start: int
     end: int
-    number: int
-    """Number of the firing within its window, from 0."""
-    slice: int | None = None
+    firing_index: int
+    """Index of the firing within its window, from 0."""
+    row_slice: int | None = None
     """Slice of the row that caused the firing."""
     watermark: int | None = None
     """Level of the event-time timer that caused the firing, or that ends the state."""
@@ -64,7 +64,7 @@ class _Pane:
     """Next fire time of a continuous trigger."""
     count: int = 0
     """Rows since a count trigger last fired."""
-    last: int | None = None
+    last_delta_time: int | None = None
     """Event time of the row at which a delta trigger last fired, or of the first row."""
     fired: int = 0
     timers: dict[_Timer, int] = field(default_factory=dict)
@@ -163,21 +163,21 @@ class WindowOperator:
         levels = _split_level(until)
         self.outcomes.append(Outcome("state", offsets, pane.start, pane.end, pane.fired, None, *levels))
 
-    def _fire(self, pane: _Pane, number: int | None, timer: tuple[str, int] | None) -> None:
+    def _fire(self, pane: _Pane, row_slice: int | None, timer: tuple[str, int] | None) -> None:
         if not pane.rows:
             return
         levels = _split_level(timer)
-        emitted = pane.rows if self.spec.evicts_after else self._evict(pane, number, levels)
+        emitted = pane.rows if self.spec.evicts_after else self._evict(pane, row_slice, levels)
         pane.emitted_offsets |= {row.offset for row in emitted}
         offsets = tuple(row.offset for row in emitted)
         role = "member" if offsets else "empty"
-        self.outcomes.append(Outcome(role, offsets, pane.start, pane.end, pane.fired, number, *levels))
+        self.outcomes.append(Outcome(role, offsets, pane.start, pane.end, pane.fired, row_slice, *levels))
         pane.fired += 1
-        pane.rows = self._evict(pane, number, levels) if self.spec.evicts_after else emitted
+        pane.rows = self._evict(pane, row_slice, levels) if self.spec.evicts_after else emitted
         if self.spec.is_purging:
             pane.rows = []
 
-    def _evict(self, pane: _Pane, number: int | None, levels: tuple[int | None, int | None]) -> list[SimulatedRow]:
+    def _evict(self, pane: _Pane, row_slice: int | None, levels: tuple[int | None, int | None]) -> list[SimulatedRow]:
         """Return the rows of a pane that the evictor keeps."""
         rows, spec = pane.rows, self.spec
         if spec.evictor == "count":
@@ -186,15 +186,16 @@ class WindowOperator:
             return rows
         timeless = tuple(row.offset for row in rows if row.event_time is None)
         if timeless:
-            self.outcomes.append(Outcome("timeless", timeless, pane.start, pane.end, pane.fired, number, *levels))
+            self.outcomes.append(Outcome("timeless", timeless, pane.start, pane.end, pane.fired, row_slice, *levels))
         times = [row.event_time for row in rows if row.event_time is not None]
         cutoff = max(times) - spec.evictor_amount
         return [row for row in rows if row.event_time is not None and row.event_time > cutoff]
 
     def _fires_on_row(self, pane: _Pane, row: SimulatedRow) -> bool:
         """Return True if the trigger fires on a row, which is in the pane already."""
-        last, trigger = pane.end - 1, self.spec.trigger
-        if trigger in {"event_time", "continuous_event_time"} and last <= row.watermark:
+        max_timestamp = pane.end - 1
+        trigger = self.spec.trigger
+        if trigger in {"event_time", "continuous_event_time"} and max_timestamp <= row.watermark:
             return True
         if trigger == "count":
             pane.count += 1
@@ -204,19 +205,24 @@ class WindowOperator:
         elif trigger == "delta":
             return self._exceeds_delta(pane, row)
         elif trigger in {"event_time", "processing_time", "continuous_event_time"}:
-            self._set_timer(pane, CLOCK if self.spec.has_clock_timers else EVENT, last)
+            self._set_timer(pane, CLOCK if self.spec.has_clock_timers else EVENT, max_timestamp)
         if self.spec.is_continuous and pane.fire_at is None:
             now = row.clock if self.spec.has_clock_timers else row.event_time
             assert now is not None, "rows without a time are rejected"
-            pane.fire_at = min(next_multiple(now, self.spec.trigger_amount), last)
+            pane.fire_at = min(next_multiple(now, self.spec.trigger_amount), max_timestamp)
             self._set_timer(pane, CLOCK if self.spec.has_clock_timers else EVENT, pane.fire_at)
         return False
 
     def _exceeds_delta(self, pane: _Pane, row: SimulatedRow) -> bool:
         threshold = self.spec.trigger_amount
-        if pane.last is not None and row.event_time is not None and row.event_time - pane.last <= threshold:
+        if (
+            pane.last_delta_time is not None
+            and row.event_time is not None
+            and row.event_time - pane.last_delta_time <= threshold
+        ):
             return False
-        is_first, pane.last = pane.last is None, row.event_time
+        is_first = pane.last_delta_time is None
+        pane.last_delta_time = row.event_time
         return not is_first
 
     def _fires_on_timer(self, pane: _Pane, domain: str, time: int, level: int) -> bool:

@@ -131,7 +131,9 @@ class LastCleanups:
         arrivals = materialize(_select_bucket_rows(exact_rows, ordered_buckets))
         bucket_rows = label(arrivals.where(F.col("rejected").isNull()))
         lookups = _with_exact_operator_times(lookups, bucket_rows)
-        timers = _find_late_timers(rows, overdue_rows, _compute_last_cleanups(lookups, {}, watermarks), watermarks)
+        timers = _find_timers_after_last_lookup(
+            rows, overdue_rows, _compute_last_cleanups(lookups, {}, watermarks), watermarks
+        )
         if missing_buckets := _find_crossing_buckets(timers, exact_rows.buckets) - ordered_buckets:
             arrivals = arrivals.unionByName(_select_bucket_rows(exact_rows, missing_buckets))
         before_buckets = exact_rows.buckets.rename(columns={"combined_before": "watermark"})[list(_ARRIVAL)]
@@ -368,7 +370,7 @@ def _with_exact_operator_times(lookups: pd.DataFrame, bucket_rows: DataFrame) ->
     return lookups.assign(operator_time=lookups["exact"].astype("Int64").fillna(lookups["operator_time"]))
 
 
-def _find_late_timers(
+def _find_timers_after_last_lookup(
     rows: DataFrame,
     overdue_rows: OverdueRows | None,
     lookup_cleanups: dict[_SideOfSlice, int],

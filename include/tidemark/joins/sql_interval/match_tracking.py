@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 
 from tidemark.config.sides import SideName
 from tidemark.formatting import quote_identifier
-from tidemark.joins.base import CAUSE_COLUMNS, EMISSION_COLUMNS, later_position
+from tidemark.joins.base import EMISSION_COLUMNS, EMITTING_EVENT_COLUMNS, later_position
 from tidemark.joins.emission_order import to_emission_order
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window_output import PADDING_TYPES, JoinType
@@ -94,7 +94,7 @@ def drop_needless_matches(rows: DataFrame, join_type: JoinType) -> DataFrame:
 
 
 def to_emissions(rows: DataFrame, emission: Column, emitting_watermark: Column | None = None) -> DataFrame:
-    """Select rows or pairs as emissions, in `EMISSION_COLUMNS` and `CAUSE_COLUMNS`.
+    """Select rows or pairs as emissions, in `EMISSION_COLUMNS` and `EMITTING_EVENT_COLUMNS`.
 
     Args:
         rows: Rows or pairs with `emitting_row` and `emission_order`.
@@ -104,7 +104,7 @@ def to_emissions(rows: DataFrame, emission: Column, emitting_watermark: Column |
     null = F.lit(None).cast("long")
     constants = {"emission": emission, "pane": F.lit(0), "result_time": null, "window_start": null, "window_end": null}
     constants["emitting_watermark"] = null if emitting_watermark is None else emitting_watermark
-    names = (*EMISSION_COLUMNS, *CAUSE_COLUMNS)
+    names = (*EMISSION_COLUMNS, *EMITTING_EVENT_COLUMNS)
     return rows.select(*(constants.get(name, F.col(name)).alias(name) for name in names))
 
 

@@ -73,8 +73,8 @@ def simulate_lanes(
 
     Returns:
         Rows with a `role`: `state` for each participating row, with its carried columns and `eviction_slice`;
-        `matched`, `padded_left` or `padded_right` for an emission, with `CAUSE_COLUMNS`; `end` for each slice, with the
-        last cleanup of each side.
+        `matched`, `padded_left` or `padded_right` for an emission, with `EMITTING_EVENT_COLUMNS`; `end` for each slice,
+        with the last cleanup of each side.
     """
     schema = T.StructType([*(T.StructField(f.name, f.dataType) for f in rows.schema), *_EXTRA_FIELDS])
     arrow_schema = to_arrow_schema(schema)
