@@ -10,7 +10,7 @@ from tests.semantics.flink_datastream_trigger import LONG_MAX, LONG_MIN, create_
 from tests.semantics.flink_datastream_window import create_rows
 from tests.semantics.strategies import VECTORS
 from tidemark.joins.firing_spec import WindowFiringSpec
-from tidemark.joins.window_operator_simulation import SimulatedRow, WindowOperator, create_reach_clock
+from tidemark.joins.window_operator_simulation import SimulatedRow, WindowOperator, create_reach_processing_time
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000"))
 
@@ -49,8 +49,8 @@ def simulate(vector):
             groups[event["key"], window].append(row)
     firings = []
     for (_, window), rows in groups.items():
-        reach_clock = create_reach_clock(list(by_instant), list(by_instant.values()), LONG_MIN)
-        simulated = WindowOperator(spec, reach_clock)
+        reach_processing_time = create_reach_processing_time(list(by_instant), list(by_instant.values()), LONG_MIN)
+        simulated = WindowOperator(spec, reach_processing_time)
         for row in rows:
             simulated.add_row(row, *((window.start, window.end) if window else (None, None)))
         end = max(clocks[-1], vector.get("end_pt", 0))

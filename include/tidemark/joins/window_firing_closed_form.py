@@ -29,8 +29,8 @@ CLOSED_FORM_TRIGGERS = (
 
 def has_closed_form(firing: FiringColumns) -> Column:
     """Return True if aligned windows have a closed form. Rows without event times have none under a time evictor."""
-    is_by_clock = firing.trigger.endswith("processing_time")
-    has_own_time = (firing.trigger == "count") | (is_by_clock == firing.is_processing_time)
+    is_by_processing_time = firing.trigger.endswith("processing_time")
+    has_own_time = (firing.trigger == "count") | (is_by_processing_time == firing.is_processing_time)
     has_time_evictor = F.coalesce(firing.evictor == "time", F.lit(False))
     is_supported = firing.trigger.isin(*CLOSED_FORM_TRIGGERS)
     return is_supported & has_own_time & ~(firing.is_processing_time & has_time_evictor)
@@ -39,7 +39,7 @@ def has_closed_form(firing: FiringColumns) -> Column:
 def find_members_and_lost(
     copies: DataFrame, order: tuple[str, ...], firing: FiringColumns, watermarks: JobWatermarks
 ) -> tuple[DataFrame, DataFrame]:
-    """Find the members of the job's firings, and the rows lost because the input ends before the clock fires.
+    """Find the members of the job's firings, and the rows lost because the input ends before their timer fires.
 
     Args:
         copies: Rows that entered their windows, one copy for each.
@@ -65,11 +65,11 @@ def find_members_and_lost(
     empty = firings.where(F.coalesce(has_no_rows, F.lit(False)))
     empty = empty.drop("row_count", "previous_row_count", "newest_event_time")
     columns = [*pane, "slice", "pane", "side", "left", "right"]
-    clock = lookup_by_lane([max(clocks.values()) for clocks in watermarks.end_clocks])
-    fired = F.filter("firings", lambda firing: firing["level"] <= clock)
+    end_of_job = lookup_by_lane([max(times.values()) for times in watermarks.end_processing_times_ms])
+    fired = F.filter("firings", lambda firing: firing["level"] <= end_of_job)
     fired_rows = F.coalesce(F.array_max(F.transform(fired, lambda firing: firing["row_count"])), lit_long(0))
-    has_clock_trigger = firing.trigger.endswith("processing_time")
-    is_open = has_clock_trigger & watermarks.drain_slice.isNotNull() & (F.col("window_end") > clock)
+    has_processing_time_trigger = firing.trigger.endswith("processing_time")
+    is_open = has_processing_time_trigger & watermarks.drain_slice.isNotNull() & (F.col("window_end") > end_of_job)
     open_panes = panes.where(is_open).select(*pane, fired_rows.alias("fired_rows"))
     lost = rows.join(open_panes, pane).where(F.col("number") > F.col("fired_rows"))
     return members.select(*columns).unionByName(empty, allowMissingColumns=True), lost
@@ -109,9 +109,9 @@ def _list_timers(firing: FiringColumns, watermarks: JobWatermarks) -> Column:
     start = F.when(firing.is_processing_time, first_row["arrival_level"]).otherwise(first_row["event_time"])
     interval = F.greatest(firing.trigger_amount, lit_long(1))
     begin = start - start % interval + interval
-    last_clock = lookup_by_lane([max(clocks.values()) for clocks in watermarks.end_clocks])
+    last_processing_time = lookup_by_lane([max(times.values()) for times in watermarks.end_processing_times_ms])
     last_watermark = lookup_by_lane([max(line.combined_at_end.values()) for line in watermarks.timelines])
-    stop = F.least(max_timestamp - 1, F.when(firing.is_processing_time, last_clock).otherwise(last_watermark))
+    stop = F.least(max_timestamp - 1, F.when(firing.is_processing_time, last_processing_time).otherwise(last_watermark))
     stop = F.when(firing.trigger.startswith("continuous"), stop)
     between = F.when(begin <= stop, F.sequence(begin, stop, interval)).otherwise(F.array().cast("array<bigint>"))
     return F.concat(between, F.array(max_timestamp))
@@ -146,8 +146,10 @@ def _select_job_firings(
     firings = firings.withColumn("newest_event_time", newest)
     level = F.coalesce("level", lit_long(0))
     firings = watermarks.with_slice_reaching(firings, level, "slice_by_watermark")
-    firings = watermarks.with_slice_at_clock(firings, level, "slice_by_clock")
-    by_timer = F.when(firing.is_processing_time, F.col("slice_by_clock")).otherwise(F.col("slice_by_watermark"))
+    firings = watermarks.with_slice_at_processing_time(firings, level, "slice_by_processing_time")
+    by_timer = F.when(firing.is_processing_time, F.col("slice_by_processing_time")).otherwise(
+        F.col("slice_by_watermark")
+    )
     by_timer = F.when(F.col("level").isNotNull(), by_timer)
     firings = firings.withColumn("slice", F.coalesce("row_slice", by_timer))
     firings = firings.where(F.col("slice") >= watermarks.first_slice)

@@ -82,7 +82,7 @@ class Lane:
     drain: int | None = None
     """Slice after which the input ends. The watermark then goes to infinity and evicts every row."""
 
-    end_clocks: Mapping[int, int] = field(default_factory=dict)
+    end_processing_times_ms: Mapping[int, int] = field(default_factory=dict)
     """Processing time at the end of slices, ms, where it differs from the slice's end."""
     late_margin: int = 0
     """Time above the watermark up to which rows need exact watermarks, ms. It is positive if the join treats some rows
