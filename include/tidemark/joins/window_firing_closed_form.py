@@ -1,9 +1,9 @@
 """Compute the members of window firings in closed form, without simulating the firings before.
 
 Applies to aligned windows whose trigger is of their own time or counts rows. The rows of a pane are numbered from 1 in
-the order of arrival. A firing is the number of rows in the pane by then, `row_count`. It and the `row_count` of the
-firing before determine what an evictor or a purge has removed. A `level` is a watermark, or a processing time if the
-trigger is of that time.
+the order of arrival. A firing is identified by `row_count`, the number of rows in the pane when it fires. With the
+previous firing's `row_count`, this determines which rows an evictor or a purge removed. `level`: watermark (ms), or
+processing time (ms) for processing-time triggers.
 """
 
 from __future__ import annotations

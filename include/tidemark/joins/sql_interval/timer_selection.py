@@ -6,10 +6,10 @@ matters only in two cases. The row is then a candidate:
 - A late row can match it after it has expired.
 - The later row outlives the slice, so that both may be in the carried state.
 
-To follow the timer of a candidate, only the rows that arrived shortly before it are needed. A timer that fires is set
-again for the oldest row left. So a simulation that begins late has the true timer from the moment on at which all rows
-from before its beginning have expired, and then the timer has fired once. `compute_scan_buckets` derives from the
-watermarks of buckets how far back a simulation must begin.
+To follow the timer of a candidate, only the rows that arrived shortly before it are needed. A scan may start at any
+bucket. Its timer is correct once (1) all rows from before its start have expired, and (2) the timer has then fired
+once, because a firing timer is reset from the rows left. `compute_scan_buckets` derives from the watermarks of buckets
+how far back a scan must start.
 """
 
 from __future__ import annotations
