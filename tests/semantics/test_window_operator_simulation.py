@@ -20,15 +20,15 @@ def create_spec(vector):
     operator, evictor = create_operator(vector), vector["params"]["evictor"] or {}
     trigger = operator.trigger
     return WindowFiringSpec(
-        trigger["type"],
-        trigger.get("interval", trigger.get("count", trigger.get("threshold", 0))),
-        trigger["purge"],
-        evictor.get("type"),
-        evictor.get("count", evictor.get("size_ms", 0)),
-        evictor.get("after", False),
-        operator.processing,
-        operator.lateness,
-        vector["params"]["gap"] if operator.merging else None,
+        trigger=trigger["type"],
+        trigger_amount=trigger.get("interval", trigger.get("count", trigger.get("threshold", 0))),
+        is_purging=trigger["purge"],
+        evictor=evictor.get("type"),
+        evictor_amount=evictor.get("count", evictor.get("size_ms", 0)),
+        evicts_after=evictor.get("after", False),
+        is_processing_time=operator.processing,
+        lateness=operator.lateness,
+        gap=vector["params"]["gap"] if operator.merging else None,
     )
 
 

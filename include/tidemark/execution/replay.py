@@ -258,17 +258,18 @@ def _select_job_rows(
     if join.selects_exact_rows and not is_all_exact:
         newest_carried = {side: event_time for (_, side), event_time in watermarked.newest_carried.items()}
         exact_rows = ExactRows(watermarked.select_with_exact_watermarks, watermarked.list_buckets(), newest_carried)
-    return JobRows(
-        on_time,
-        late_candidates,
-        may_be_carried,
-        watermarked.has_late_candidates,
-        carried,
-        job_watermarks,
-        strategy.cache_rows,
-        filtered,
-        exact_rows,
-    ), evicted_counts
+    job_rows = JobRows(
+        on_time=on_time,
+        late_candidates=late_candidates,
+        may_be_carried=may_be_carried,
+        has_late_candidates=watermarked.has_late_candidates,
+        carried=carried,
+        watermarks=job_watermarks,
+        has_materialized_input=strategy.cache_rows,
+        filtered=filtered,
+        exact_rows=exact_rows,
+    )
+    return job_rows, evicted_counts
 
 
 def _materialize_late_and_carried_rows(watermarked: _WatermarkedRows) -> tuple[DataFrame, DataFrame, Counter[str]]:

@@ -64,7 +64,7 @@ class ExactRows:
         return replace(self, select=select)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JobRows:
     """The rows of a job, with the watermarks at their arrival."""
 

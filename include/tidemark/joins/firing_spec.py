@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from tidemark.timegrid.time_columns import lit_long
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WindowFiringSpec:
     """Firing rules of the windows of a key, times in ms."""
 
@@ -55,7 +55,7 @@ class WindowFiringSpec:
 SPEC_FIELDS = tuple(WindowFiringSpec.__dataclass_fields__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FiringColumns:
     """The fields of `WindowFiringSpec` as columns, so that the lanes of a job may differ."""
 

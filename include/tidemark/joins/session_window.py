@@ -38,7 +38,7 @@ _ORDER = ("clock", "tiebreak", "arrival_watermark", "order_in_event", "side", "e
 """Order of arrival. Rows at one position have one watermark, unless each has recorded its own."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SessionWindowJoin(Join):
     """A window join or coGroup on sessions: of both inputs together (DataStream), or of each input (SQL)."""
 

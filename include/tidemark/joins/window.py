@@ -112,7 +112,7 @@ class AlignedWindows:
         return time - F.pmod(time - self.offset, period)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WindowJoin(Join):
     """A window join or coGroup: rows are copied into their windows, and the rows of each firing are joined."""
 
