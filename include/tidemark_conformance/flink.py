@@ -258,13 +258,22 @@ class DatastreamWindow(FlinkAdapter):
         )
         if params["window"] == "session":
             return SessionWindowJoin(
-                self.param_column("gap"), rules, inner, has_sessions_by_side=False, is_cogroup=cogroup
+                gap=self.param_column("gap"),
+                rules=rules,
+                join_type=inner,
+                has_sessions_by_side=False,
+                is_cogroup=cogroup,
             )
         size, slide, offset = (self.param_column(name) for name in ("size", "slide", "offset"))
         windows = AlignedWindows(size, slide, offset, F.lit(False), is_tumbling=tumbling)
-        if self._restarts:
-            return RestartedWindowJoin(windows, rules, inner, has_late_firings=False, is_cogroup=cogroup)
-        return WindowJoin(windows, rules, inner, has_late_firings=True, is_cogroup=cogroup)
+        window_join = RestartedWindowJoin if self._restarts else WindowJoin
+        return window_join(
+            windows=windows,
+            rules=rules,
+            join_type=inner,
+            has_late_firings=not self._restarts,
+            is_cogroup=cogroup,
+        )
 
     @override
     def format_emission(self, row: SparkRow) -> tuple[int, str]:
@@ -423,14 +432,21 @@ class SqlWindow(FlinkAdapter):
         )
         if self._by_session:
             return SessionWindowJoin(
-                self.param_column("gap"), rules, join_type, has_sessions_by_side=True, zone=zone, replays_all=odd
+                gap=self.param_column("gap"),
+                rules=rules,
+                join_type=join_type,
+                has_sessions_by_side=True,
+                zone=zone,
+                simulates_all=odd,
             )
         size, slide, offset, cumulating = (
             self.param_column(name) for name in ("size", "slide", "offset", "cumulating")
         )
         tumbling = all(adapter.vector["params"]["tvf"] == "TUMBLE" for adapter in adapters)
         shape = AlignedWindows(size, slide, offset, cumulating, zone, is_tumbling=tumbling)
-        return WindowJoin(shape, rules, join_type, has_late_firings=False, needs_exact_watermarks=odd)
+        return WindowJoin(
+            windows=shape, rules=rules, join_type=join_type, has_late_firings=False, needs_exact_watermarks=odd
+        )
 
     @property
     def _zone(self) -> str | None:

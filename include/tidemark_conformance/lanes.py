@@ -41,7 +41,7 @@ def create_lanes(cases: Sequence[Case], adapters: Sequence[VectorAdapter], pipel
         replace(
             adapter.create_lane(pipeline, [to_clock(case.cut, step) for step in range(count_steps(case.vector))]),
             drain=case.drain,
-            end_clocks=adapter.processing_times(case.cut, slices),
+            end_processing_times_ms=adapter.processing_times(case.cut, slices),
         )
         for case, adapter, pipeline in zip(cases, adapters, pipelines, strict=True)
     ]

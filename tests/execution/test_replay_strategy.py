@@ -13,7 +13,7 @@ from tidemark.watermarks.micro_batch_lane import MicroBatchLane
 
 LIMITS = ReplayLimits(max_cached_rows=99, max_late_candidate_share=0.25, max_increment_share=0.25)
 SMALL_JOB = ReplayStrategy(cache_rows=True, exact_watermarks=None, late_candidates="ordered")
-LARGE_JOB = ReplayStrategy(False, None, "ordered", materialize_stateful_rows=True)
+LARGE_JOB = ReplayStrategy(False, None, "ordered", materialize_late_and_carried_rows=True)
 ALL_ORDERED = ReplayStrategy(False, "ordered", "all_rows")
 ALL_BROADCAST = ReplayStrategy(False, "broadcast_increments", "all_rows")
 PLAIN, EXACT, SELECTING = (
@@ -61,9 +61,9 @@ def test_choose_by_join_and_statistics(join, counts, expected):
     ("join", "late", "expected"),
     [
         (PLAIN, 25, LARGE_JOB),
-        (PLAIN, 26, replace(LARGE_JOB, materialize_stateful_rows=False)),
+        (PLAIN, 26, replace(LARGE_JOB, materialize_late_and_carried_rows=False)),
         (EXACT, 0, ALL_ORDERED),
-        (SELECTING, 26, replace(LARGE_JOB, materialize_stateful_rows=False)),
+        (SELECTING, 26, replace(LARGE_JOB, materialize_late_and_carried_rows=False)),
     ],
 )
 def test_choose_with_idle_sources_orders_rows(join, late, expected):
@@ -98,7 +98,7 @@ def test_refine_by_late_positions_orders_candidates_above_limit(count, is_broadc
 
     refined = by_position.refine_by_late_positions(count, DEFAULT_LIMITS)
 
-    assert refined == (by_position if is_broadcast else replace(LARGE_JOB, materialize_stateful_rows=False))
+    assert refined == (by_position if is_broadcast else replace(LARGE_JOB, materialize_late_and_carried_rows=False))
 
 
 @pytest.mark.parametrize(
@@ -113,24 +113,24 @@ def test_can_broadcast_positions_at_limits(positions, comparisons_per_row, expec
     ("share", "is_materialized", "is_repartitioned"),
     [(None, False, True), (0.1, True, True), (0.11, True, False), (0.25, True, False), (0.26, False, False)],
 )
-def test_refine_by_retained_rows_stays_within_limits(share, is_materialized, is_repartitioned):
-    refined = LARGE_JOB.refine_by_retained_rows(share, DEFAULT_LIMITS)
+def test_refine_by_carried_share_stays_within_limits(share, is_materialized, is_repartitioned):
+    refined = LARGE_JOB.refine_by_carried_share(share, DEFAULT_LIMITS)
 
-    choices = {"materialize_stateful_rows": is_materialized, "repartition_carried_rows": is_repartitioned}
+    choices = {"materialize_late_and_carried_rows": is_materialized, "repartition_carried_rows": is_repartitioned}
     assert refined == replace(LARGE_JOB, **choices)
 
 
-def test_refine_by_retained_rows_materializes_no_strategy_without_stateful_rows():
-    strategy = replace(LARGE_JOB, materialize_stateful_rows=False)
+def test_refine_by_carried_share_materializes_no_strategy_without_late_and_carried_rows():
+    strategy = replace(LARGE_JOB, materialize_late_and_carried_rows=False)
 
-    assert strategy.refine_by_retained_rows(0.0, DEFAULT_LIMITS) == strategy
+    assert strategy.refine_by_carried_share(0.0, DEFAULT_LIMITS) == strategy
 
 
 @pytest.mark.parametrize(
     ("strategy", "expected"), [(SMALL_JOB, False), (LARGE_JOB, True), (ALL_ORDERED, False), (ALL_BROADCAST, False)]
 )
-def test_selects_retained_rows_only_in_large_jobs_with_bucket_watermarks(strategy, expected):
-    assert strategy.selects_retained_rows == expected
+def test_selects_carried_rows_only_in_large_jobs_with_bucket_watermarks(strategy, expected):
+    assert strategy.selects_carried_rows == expected
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_restarts_are_independent_of_slices_per_job(
     ), "one match is a row that arrived with it, the other was in the buffers"
 
     plan = create_plan(spark, pipeline(**restarts, output="single_job"), str(lake), Request(end=at(4)))
-    as_large_job = ReplayLimits(max_cached_rows=0, max_retained_share=1.0)
+    as_large_job = ReplayLimits(max_cached_rows=0, max_carried_share=1.0)
     list(execute(spark, replace(plan, replay_limits=as_large_job), lambda *_: None))
     assert read_output() == read_output("single_job")
 

@@ -118,7 +118,7 @@ def list_vectors_of_late_lookups():
     """Return vectors in which several pairs of one event are late, and the first one removes the row that all match.
 
     That row of C has expired, as have the rows of B, but the timers of later rows are to remove them. A chain with a
-    minimal cleanup interval is replayed row by row.
+    minimal cleanup interval is simulated row by row.
     """
     times = [*(("B", ts) for ts in (60, 33, 35, 31, 34, 32)), ("C", 60), ("C", 30), ("A", 60), ("A", 32)]
     columns = {"key": "b_key2", "rowtime": "a"}

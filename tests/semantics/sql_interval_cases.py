@@ -10,7 +10,7 @@ KEYS = [["a"], ["a", "b"], ["a", "b", "c", None]]
 @st.composite
 def vectors(draw):
     """Draw vectors with times above 0. `lower` may exceed `upper`, and either wait may be negative."""
-    # Rare, because a lane with a cleanup interval is always replayed row by row.
+    # Rare, because a lane with a cleanup interval is always simulated row by row.
     cleanup = draw(st.sampled_from([0, 0, 0, 0, 3, 9]))
     lower = draw(st.integers(-10, 6))
     params = {
@@ -22,7 +22,7 @@ def vectors(draw):
         "allowed_lateness": draw(st.sampled_from([0, 0, 0, 2, 7])),
         "min_cleanup_interval": cleanup,
     }
-    # Far above 0 no row has partners before 0, which would require a row-by-row replay.
+    # Far above 0 no row has partners before 0, which would require a row-by-row simulation.
     begin = draw(st.sampled_from([1, 100]))
     jitter, step = draw(st.sampled_from([8, 25, 40])), draw(st.sampled_from([1, 1, 4]))
     keys = draw(st.sampled_from(KEYS))

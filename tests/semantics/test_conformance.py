@@ -68,7 +68,7 @@ def test_replay_large_job_strategies_in_two_jobs_match_engine(spark, monkeypatch
     # both use the code of sliding windows.
     limits = ReplayLimits(
         max_cached_rows=0,
-        max_retained_share=1.0,
+        max_carried_share=1.0,
         max_late_candidate_share=-1.0 if method == "by_position" else 1.0,
         max_increment_share=-1.0 if method == "broadcast_positions" else 1.0,
         max_comparisons_per_row=1000,

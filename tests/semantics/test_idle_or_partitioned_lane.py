@@ -96,9 +96,9 @@ def drawn():
     return [create_overtaking_stream(), create_catching_up_stream(), *draw_examples(streams(), EXAMPLES)]
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["every row", "late rows"])
+@pytest.mark.parametrize("includes_all_rows", [True, False], ids=["every row", "late rows"])
 @pytest.mark.parametrize("jobs", [[range(SLICES)], [range(n, n + 1) for n in range(SLICES)]], ids=["one job", "jobs"])
-def test_idle_or_partitioned_lane_random_streams_match_oracle(spark, drawn, jobs, exact):
+def test_idle_or_partitioned_lane_random_streams_match_oracle(spark, drawn, jobs, includes_all_rows):
     oracles = [create_oracle(stream) for stream in drawn]
     lanes = [
         IdleOrPartitionedLane(
@@ -122,13 +122,13 @@ def test_idle_or_partitioned_lane_random_streams_match_oracle(spark, drawn, jobs
             rows = create_rows(spark, drawn, buckets, "partition string")
             computed = IdleOrPartitionedLane.compute_timelines(rows, lanes, buckets)
             labelled = join_bucket_watermarks(computed.rows, computed.timelines, IdleOrPartitionedLane.bucket_schema)
-            on_time, candidates = IdleOrPartitionedLane.split(labelled, exact=exact)
+            on_time, candidates = IdleOrPartitionedLane.split(labelled, includes_all_rows=includes_all_rows)
             actual = {(row["lane"], row["id"]): get_watermarks(row) for row in candidates.collect()}
             on_time_rows = on_time.collect()
 
         assert computed.bucket_statistics[["left_rows", "right_rows"]].to_numpy().sum() == len(expected)
         for key, watermarks in actual.items():
-            if exact:
+            if includes_all_rows:
                 assert watermarks == expected[key], key
             else:
                 assert watermarks[2] == expected[key][2], key

@@ -104,10 +104,12 @@ def test_late_candidates_random_streams_have_exact_watermarks(spark, drawn):
 
     with tuned_for_tiny_queries(spark):
         computed, labelled = label_rows(spark, drawn)
-        selected, in_order = Lane.split(labelled, exact=False)
-        positions = BroadcastPositions.collect(labelled.where(is_late_candidate(exact=False)))
-        looked_up = positions.with_exact_watermarks(labelled, EVENT_TIME, exact=False)
-        among_increments = with_exact_watermarks_of_selected(labelled, positions.rows, EVENT_TIME, exact=False)
+        selected, in_order = Lane.split(labelled, includes_all_rows=False)
+        positions = BroadcastPositions.collect(labelled.where(is_late_candidate(includes_all_rows=False)))
+        looked_up = positions.with_exact_watermarks(labelled, EVENT_TIME, includes_all_rows=False)
+        among_increments = with_exact_watermarks_of_selected(
+            labelled, positions.rows, EVENT_TIME, includes_all_rows=False
+        )
         assert sorted(selected.columns) == sorted(looked_up.columns) == sorted(among_increments.columns)
         on_time, *candidates = (collect(part) for part in (selected, in_order, looked_up, among_increments))
 
@@ -170,8 +172,8 @@ def test_late_candidates_in_long_buckets_are_few(spark):
 
     with tuned_for_tiny_queries(spark):
         _, labelled = label_rows(spark, [stream], Buckets(Grid(0, 20_000_000), range(1), 20_000_000))
-        positions = BroadcastPositions.collect(labelled.where(is_late_candidate(exact=False)))
-        [late] = positions.with_exact_watermarks(labelled, EVENT_TIME, exact=False).collect()
+        positions = BroadcastPositions.collect(labelled.where(is_late_candidate(includes_all_rows=False)))
+        [late] = positions.with_exact_watermarks(labelled, EVENT_TIME, includes_all_rows=False).collect()
 
     assert (late["id"], late["watermark"]) == (30, 10_000)
 
@@ -196,7 +198,7 @@ def test_watermark_increments_random_streams_give_exact_watermarks(spark, drawn)
         _, labelled = label_rows(spark, drawn)
         increments = WatermarkIncrements.collect(labelled, EVENT_TIME)
         rows = increments.with_watermarks(labelled)
-        assert sorted(rows.columns) == sorted(Lane.split(labelled, exact=True)[1].columns)
+        assert sorted(rows.columns) == sorted(Lane.split(labelled, includes_all_rows=True)[1].columns)
         assert {(lane, number): watermarks for lane, number, watermarks in collect(rows)} == expected
 
     assert increments.counts["increments"].max() > 1

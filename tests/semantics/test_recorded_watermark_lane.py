@@ -80,8 +80,8 @@ def drawn():
     return draw_examples(streams(), EXAMPLES)
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["every row", "late rows"])
-def test_recorded_watermark_lane_random_streams_match_oracle(spark, drawn, exact):
+@pytest.mark.parametrize("includes_all_rows", [True, False], ids=["every row", "late rows"])
+def test_recorded_watermark_lane_random_streams_match_oracle(spark, drawn, includes_all_rows):
     lanes = [
         RecordedWatermarkLane(WatermarkLag(**stream["lag"]), recorded_sides=stream["recorded_sides"])
         for stream in drawn
@@ -100,14 +100,14 @@ def test_recorded_watermark_lane_random_streams_match_oracle(spark, drawn, exact
             rows = create_rows(spark, drawn, buckets, "recorded_watermark long")
             computed = RecordedWatermarkLane.compute_timelines(rows, lanes, buckets)
             labelled = join_bucket_watermarks(computed.rows, computed.timelines)
-            on_time, candidates = RecordedWatermarkLane.split(labelled, exact=exact)
+            on_time, candidates = RecordedWatermarkLane.split(labelled, includes_all_rows=includes_all_rows)
             assert "recorded_watermark" not in {*on_time.columns, *candidates.columns}
             actual = {(row["lane"], row["id"]): get_watermarks(row) for row in candidates.collect()}
             on_time_rows = on_time.collect()
 
         assert len(actual) + len(on_time_rows) == len(expected)
         for key, watermarks in actual.items():
-            if exact:
+            if includes_all_rows:
                 assert watermarks == expected[key], key
             else:
                 assert summarize_watermarks(watermarks) == summarize_watermarks(expected[key]), key

@@ -10,7 +10,7 @@ from tests.semantics.flink_datastream_trigger import LONG_MAX, LONG_MIN, create_
 from tests.semantics.flink_datastream_window import create_rows
 from tests.semantics.strategies import VECTORS
 from tidemark.joins.firing_spec import WindowFiringSpec
-from tidemark.joins.window_operator_simulation import ReplayedRow, WindowOperator, create_reach_clock
+from tidemark.joins.window_operator_simulation import SimulatedRow, WindowOperator, create_reach_processing_time
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000"))
 
@@ -20,15 +20,15 @@ def create_spec(vector):
     operator, evictor = create_operator(vector), vector["params"]["evictor"] or {}
     trigger = operator.trigger
     return WindowFiringSpec(
-        trigger["type"],
-        trigger.get("interval", trigger.get("count", trigger.get("threshold", 0))),
-        trigger["purge"],
-        evictor.get("type"),
-        evictor.get("count", evictor.get("size_ms", 0)),
-        evictor.get("after", False),
-        operator.processing,
-        operator.lateness,
-        vector["params"]["gap"] if operator.merging else None,
+        trigger=trigger["type"],
+        trigger_amount=trigger.get("interval", trigger.get("count", trigger.get("threshold", 0))),
+        is_purging=trigger["purge"],
+        evictor=evictor.get("type"),
+        evictor_amount=evictor.get("count", evictor.get("size_ms", 0)),
+        evicts_after=evictor.get("after", False),
+        is_processing_time=operator.processing,
+        lateness=operator.lateness,
+        gap=vector["params"]["gap"] if operator.merging else None,
     )
 
 
@@ -42,15 +42,15 @@ def simulate(vector):
     groups = defaultdict(list)
     for number, event in enumerate(events):
         window_time = event["pt"] if operator.processing else event["ts"]
-        row = ReplayedRow(number, event["ts"], before[number], event["pt"], number)
+        row = SimulatedRow(number, event["ts"], before[number], event["pt"], number)
         for window in [None] if operator.merging else operator.assign(window_time):
             if window and not operator.processing and window.last + operator.lateness <= before[number]:
                 continue
             groups[event["key"], window].append(row)
     firings = []
     for (_, window), rows in groups.items():
-        reach_clock = create_reach_clock(list(by_instant), list(by_instant.values()), LONG_MIN)
-        simulated = WindowOperator(spec, reach_clock)
+        reach_processing_time = create_reach_processing_time(list(by_instant), list(by_instant.values()), LONG_MIN)
+        simulated = WindowOperator(spec, reach_processing_time)
         for row in rows:
             simulated.add_row(row, *((window.start, window.end) if window else (None, None)))
         end = max(clocks[-1], vector.get("end_pt", 0))

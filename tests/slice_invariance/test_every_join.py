@@ -246,7 +246,7 @@ def test_join_rows_are_independent_of_slices_per_job(spark, lake, pipeline, inpu
     dialect, join = JOINS[name]
     outputs = []
     # The single job uses the strategy for millions of rows.
-    limits = replace(DEFAULT_LIMITS, max_retained_share=1.0)
+    limits = replace(DEFAULT_LIMITS, max_carried_share=1.0)
     for output, slices, cached_rows in (("whole", "auto", 0), ("sliced", 1, limits.max_cached_rows)):
         changes = {"dialect": dialect, "join": join, "output": output, "left__watermark_delay": "2 minutes"}
         if join.get("time") != "processing":

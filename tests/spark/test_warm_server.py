@@ -30,7 +30,7 @@ from tidemark.config import load_pipeline
 from tidemark.planning.replay_strategy import ReplayLimits
 spark = api.get_spark_session("large job")
 plan = api.plan(spark, load_pipeline(sys.argv[1]), sys.argv[2])
-api.run(spark, replace(plan, replay_limits=ReplayLimits(max_cached_rows=0, max_retained_share=1.0)))
+api.run(spark, replace(plan, replay_limits=ReplayLimits(max_cached_rows=0, max_carried_share=1.0)))
 """
 RUN_UNTIL_IDLE = """
 import sys

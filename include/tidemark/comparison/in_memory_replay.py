@@ -42,7 +42,7 @@ def replay_slices(pipeline: Pipeline, inputs: Inputs, slices: range, *, drain: b
     return replay(rows, None, [lane], join, Buckets.create(grid, slices, join.buckets_per_slice))
 
 
-def replay_lanes(
+def replay_variants(
     pipelines: Sequence[Pipeline],
     inputs: Inputs,
     slices: range,

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.comparison.in_memory_replay import replay_lanes, replay_slices, tune_for_replays
+from tidemark.comparison.in_memory_replay import replay_slices, replay_variants, tune_for_replays
 from tidemark.comparison.setting_candidates import WINDOW_OFFSET, SettingChanges, suggest_settings
 from tidemark.comparison.setting_trials import SettingTrial, combine_settings, sort_trials
 from tidemark.comparison.window_shift import WINDOW_COLUMNS, find_window_shift
@@ -245,7 +245,7 @@ def _replay_candidates(
     if hasher.from_input_hashes:
         pipelines = [pipeline.model_copy(update={"select": None}) for pipeline in pipelines]
     slices, drain = _committed_range(view), view.last.drained
-    answer = replay_lanes(pipelines, view.inputs, slices, drain=drain, transform=hasher.reduce_inputs)
+    answer = replay_variants(pipelines, view.inputs, slices, drain=drain, transform=hasher.reduce_inputs)
     emitted = select_emissions(add_lane(answer.joined), pipelines[0], view.grid)
     # Columns that this dialect does not provide are null.
     missing = {name for name in hasher.other_columns if name not in emitted.columns}

@@ -11,7 +11,7 @@ import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.comparison.in_memory_replay import replay_lanes, tune_for_replays
+from tidemark.comparison.in_memory_replay import replay_variants, tune_for_replays
 from tidemark.config import Pipeline, with_overrides
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_duration
@@ -134,7 +134,7 @@ def vary_setting(
         delays = [f"{side}.watermark_delay" for side in SIDES if getattr(pipeline, side).watermark_delay is not None]
         pipelines.append(_with_durations(pipeline, dict.fromkeys(delays, UNLIMITED_DELAY)))
     with tune_for_replays(spark, inputs, len(pipelines)):
-        answer = replay_lanes(pipelines, inputs, slices, drain=True)
+        answer = replay_variants(pipelines, inputs, slices, drain=True)
         outcomes = _compute_outcomes(answer, pipelines, inputs, grid, slices)
     named = [replace(outcome, value=format_duration(value)) for outcome, value in zip(outcomes, values, strict=False)]
     without_lateness = outcomes[-1] if decides_lateness else None

@@ -138,7 +138,7 @@ def place_emissions(joined: DataFrame, advances: DataFrame) -> DataFrame:
     first rows at its arrival, and then rows at the timers that its watermark fires.
 
     Args:
-        joined: Emissions with `lane`, `slice` and `CAUSE_COLUMNS`.
+        joined: Emissions with `lane`, `slice` and `EMITTING_EVENT_COLUMNS`.
         advances: Positions at which the combined watermark rises, from `add_drain`.
     """
     place = ["lane", "slice", "emitting_watermark"]

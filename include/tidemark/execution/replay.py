@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidemark.config.sides import SIDES, SideName
-from tidemark.execution.retained_rows import find_retained_rows
+from tidemark.execution.carried_row_selection import find_rows_that_may_be_carried
 from tidemark.joins.base import ExactRows, JobRows, Join, RowFilter
 from tidemark.joins.keys import key_columns
 from tidemark.joins.late_table import select_late_rows
@@ -158,12 +158,12 @@ class _WatermarkedRows:
     buckets: Buckets
     strategy: ReplayStrategy
     limits: ReplayLimits
-    is_retained: Column | None = None
-    """Condition for an on-time row to outlive its slice, if retained rows are selected."""
+    may_be_carried: Column | None = None
+    """Condition for an on-time row to outlive its slice, if rows that may be carried are selected."""
     late_positions: LatePositions | None = None
     """Late positions, if late rows are found by position."""
     newest_carried: Mapping[tuple[int, str], int] = field(default_factory=dict)
-    """Greatest event time of the carried rows by lane and side, if the join retains overdue rows."""
+    """Greatest event time of the carried rows by lane and side, if the join buffers overdue rows."""
     increments: WatermarkIncrements | None = None
     """Watermark increments, if they determine the exact watermarks of all rows."""
 
@@ -176,7 +176,7 @@ class _WatermarkedRows:
         """Select the rows that are surely on time."""
         if self.late_positions:
             return self.late_positions.select_on_time(self.rows)
-        return self.lane_class.split(self.rows, exact=self.strategy.late_candidates == "all_rows")[0]
+        return self.lane_class.split(self.rows, includes_all_rows=self.strategy.late_candidates == "all_rows")[0]
 
     def select_late_candidates(self, rows: DataFrame) -> DataFrame:
         """Select the late candidates of `rows`, with exact watermarks.
@@ -186,12 +186,13 @@ class _WatermarkedRows:
         """
         if self.late_positions:
             return self.late_positions.split_annotated(self.late_positions.annotate(rows))[1]
-        exact = self.strategy.late_candidates == "all_rows"
-        candidates = self.lane_class.split(rows, exact=exact)[1]
+        includes_all_rows = self.strategy.late_candidates == "all_rows"
+        candidates = self.lane_class.split(rows, includes_all_rows=includes_all_rows)[1]
         if self.strategy.late_candidates == "broadcast_positions" and self.has_late_candidates:
-            selected = self._with_exact_watermarks(self.rows, rows.where(is_late_candidate(exact=False)), exact=False)
+            selected = rows.where(is_late_candidate(includes_all_rows=False))
+            selected = self._with_exact_watermarks(self.rows, selected, includes_all_rows=False)
             return selected.select(*candidates.columns)
-        if exact and self.increments:
+        if includes_all_rows and self.increments:
             return self.increments.with_watermarks(rows).select(*candidates.columns)
         return candidates
 
@@ -205,25 +206,25 @@ class _WatermarkedRows:
         """Select rows, and add the exact watermarks at their arrival; see `ExactRows`."""
         rows = select_buckets(self.rows)
         if not self.lane_class.is_determined_by_position:
-            return select(self.lane_class.split(rows, exact=True)[1])
-        return self._with_exact_watermarks(rows, select(rows), exact=True)
+            return select(self.lane_class.split(rows, includes_all_rows=True)[1])
+        return self._with_exact_watermarks(rows, select(rows), includes_all_rows=True)
 
-    def _with_exact_watermarks(self, rows: DataFrame, selected: DataFrame, *, exact: bool) -> DataFrame:
+    def _with_exact_watermarks(self, rows: DataFrame, selected: DataFrame, *, includes_all_rows: bool) -> DataFrame:
         """Add exact watermarks to selected rows.
 
         Args:
             rows: The job's rows in the buckets of the selected ones.
             selected: Some of them.
-            exact: False if these are late candidates.
+            includes_all_rows: True to compute exact watermarks for any row; False if all selected rows may be late.
         """
         column = self.lane_class.watermark_column
         if self.strategy.late_candidates in ("broadcast_positions", "by_position"):
             positions = BroadcastPositions.collect(selected)
             comparisons_per_row = self.statistics.compute_comparisons_per_row(positions.counts, "positions")
             if self.limits.can_broadcast_positions(positions.count, comparisons_per_row):
-                return positions.with_exact_watermarks(rows, column, exact=exact)
+                return positions.with_exact_watermarks(rows, column, includes_all_rows=includes_all_rows)
             selected = positions.rows
-        return with_exact_watermarks_of_selected(rows, selected, column, exact=exact)
+        return with_exact_watermarks_of_selected(rows, selected, column, includes_all_rows=includes_all_rows)
 
     def list_buckets(self) -> pd.DataFrame:
         """List the watermarks and the rows of each bucket, in the columns of `ExactRows.buckets`."""
@@ -242,9 +243,9 @@ def _select_job_rows(
     """Select the rows for the join, and count by side those that are already found to leave no state."""
     strategy, evicted_counts = watermarked.strategy, Counter[str]()
     is_all_exact = strategy.late_candidates == "all_rows"
-    on_time = retained = watermarked.select_on_time()
-    if strategy.materialize_stateful_rows:
-        retained, late_candidates, evicted_counts = _materialize_stateful_rows(watermarked)
+    on_time = may_be_carried = watermarked.select_on_time()
+    if strategy.materialize_late_and_carried_rows:
+        may_be_carried, late_candidates, evicted_counts = _materialize_late_and_carried_rows(watermarked)
     else:
         late_candidates = watermarked.select_late_candidates(watermarked.rows)
     if watermarked.has_late_candidates:
@@ -257,50 +258,53 @@ def _select_job_rows(
     if join.selects_exact_rows and not is_all_exact:
         newest_carried = {side: event_time for (_, side), event_time in watermarked.newest_carried.items()}
         exact_rows = ExactRows(watermarked.select_with_exact_watermarks, watermarked.list_buckets(), newest_carried)
-    return JobRows(
-        on_time,
-        late_candidates,
-        retained,
-        watermarked.has_late_candidates,
-        carried,
-        job_watermarks,
-        strategy.cache_rows,
-        filtered,
-        exact_rows,
-    ), evicted_counts
+    job_rows = JobRows(
+        on_time=on_time,
+        late_candidates=late_candidates,
+        may_be_carried=may_be_carried,
+        has_late_candidates=watermarked.has_late_candidates,
+        carried=carried,
+        watermarks=job_watermarks,
+        has_materialized_input=strategy.cache_rows,
+        filtered=filtered,
+        exact_rows=exact_rows,
+    )
+    return job_rows, evicted_counts
 
 
-def _materialize_stateful_rows(watermarked: _WatermarkedRows) -> tuple[DataFrame, DataFrame, Counter[str]]:
+def _materialize_late_and_carried_rows(watermarked: _WatermarkedRows) -> tuple[DataFrame, DataFrame, Counter[str]]:
     """Materialize the rows that outputs other than the pairs need, in one scan.
 
     Returns:
         Rows that are surely on time, late candidates, and the number of rows by side that are in neither: on time, and
         evicted at the end of their slice.
     """
-    late_positions, is_retained = watermarked.late_positions, watermarked.is_retained
-    assert is_retained is not None
+    late_positions, may_be_carried = watermarked.late_positions, watermarked.may_be_carried
+    assert may_be_carried is not None
     if late_positions:
         annotated = late_positions.annotate(watermarked.rows)
-        stateful = annotated.where(late_positions.is_at_late_position() | is_retained)
+        late_and_carried = annotated.where(late_positions.is_at_late_position() | may_be_carried)
     elif watermarked.strategy.late_candidates == "broadcast_positions":
-        stateful = watermarked.rows.where(is_late_candidate(exact=False) | is_retained)
+        late_and_carried = watermarked.rows.where(is_late_candidate(includes_all_rows=False) | may_be_carried)
     else:
-        stateful = watermarked.rows.where(watermarked.lane_class.is_ordered(exact=False) | is_retained)
-    stateful, counts = materialize_and_aggregate(stateful, _count_by_side(~is_filtered()))
+        late_and_carried = watermarked.rows.where(
+            watermarked.lane_class.is_ordered(includes_all_rows=False) | may_be_carried
+        )
+    late_and_carried, counts = materialize_and_aggregate(late_and_carried, _count_by_side(~is_filtered()))
     buckets = watermarked.statistics.buckets
     evicted_counts = Counter[str]({side: int(buckets[f"{side}_rows"].sum()) for side in SIDES})
     evicted_counts.subtract(counts)
     if late_positions:
-        return *late_positions.split_annotated(stateful), evicted_counts
-    on_time = watermarked.lane_class.split(stateful, exact=False)[0]
-    return on_time, watermarked.select_late_candidates(stateful), evicted_counts
+        return *late_positions.split_annotated(late_and_carried), evicted_counts
+    on_time = watermarked.lane_class.split(late_and_carried, includes_all_rows=False)[0]
+    return on_time, watermarked.select_late_candidates(late_and_carried), evicted_counts
 
 
 def _refine_strategy(watermarked: _WatermarkedRows, carried: DataFrame | None, join: Join) -> _WatermarkedRows:
     """Take the measurements that the chosen strategy depends on, and refine it by them. Each may read the rows."""
     rows, statistics, strategy = watermarked.rows, watermarked.statistics, watermarked.strategy
     watermark_column, limits = watermarked.lane_class.watermark_column, watermarked.limits
-    increments = late_positions = is_retained = None
+    increments = late_positions = may_be_carried = None
     newest_carried = {}
     if strategy.exact_watermarks == "broadcast_increments":
         increments = WatermarkIncrements.collect(rows, watermark_column)
@@ -309,16 +313,18 @@ def _refine_strategy(watermarked: _WatermarkedRows, carried: DataFrame | None, j
     if strategy.late_candidates == "by_position":
         late_positions = LatePositions.find(rows, watermark_column)
         strategy = strategy.refine_by_late_positions(late_positions.count, limits)
-    if strategy.selects_retained_rows:
-        if join.retains_overdue_rows and carried is not None:
+    if strategy.selects_carried_rows:
+        if join.buffers_overdue_rows and carried is not None:
             newest_carried = _find_newest_carried(carried)
-        retained = find_retained_rows(rows.sparkSession, statistics, watermarked.buckets, join, newest_carried)
-        is_retained, share = (retained.condition, retained.max_share) if retained else (None, None)
-        strategy = strategy.refine_by_retained_rows(share, limits)
+        selection = find_rows_that_may_be_carried(
+            rows.sparkSession, statistics, watermarked.buckets, join, newest_carried
+        )
+        may_be_carried, share = (selection.condition, selection.max_share) if selection else (None, None)
+        strategy = strategy.refine_by_carried_share(share, limits)
     return replace(
         watermarked,
         strategy=strategy,
-        is_retained=is_retained,
+        may_be_carried=may_be_carried,
         newest_carried=newest_carried,
         late_positions=late_positions if strategy.late_candidates == "by_position" else None,
         increments=increments if strategy.exact_watermarks == "broadcast_increments" else None,

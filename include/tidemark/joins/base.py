@@ -19,7 +19,7 @@ from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Timeline
 
 EMISSION_COLUMNS = ("slice", "emission", "pane", "result_time", "window_start", "window_end", "left", "right")
-CAUSE_COLUMNS = ("emitting_row", "emitting_watermark", "emission_order")
+EMITTING_EVENT_COLUMNS = ("emitting_row", "emitting_watermark", "emission_order")
 """Columns that determine which event of the stream emits a row, for joins whose output is another join's input.
 
 - `emitting_row`: position (`clock`, `tiebreak`) of the row whose arrival emits it at the earliest; null for none.
@@ -31,7 +31,9 @@ POSITION_TYPE = T.StructType([T.StructField(name, T.LongType()) for name in ("cl
 
 
 RowFilter = Callable[[DataFrame], DataFrame]
-"""Function that selects rows by columns that all rows of a job have."""
+"""Function that selects rows by columns that all rows of a job have, and drops columns that are not needed."""
+RowTransform = Callable[[DataFrame], DataFrame]
+"""Function that returns the same rows with columns added or replaced."""
 
 
 def select_all(rows: DataFrame) -> DataFrame:
@@ -62,7 +64,7 @@ class ExactRows:
         return replace(self, select=select)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JobRows:
     """The rows of a job, with the watermarks at their arrival."""
 
@@ -71,16 +73,19 @@ class JobRows:
     late_candidates: DataFrame
     """Other rows, rejected ones included, with exact watermarks. If the job computes the exact watermarks of all rows,
     these are all rows, and `on_time` is empty."""
-    retained: DataFrame
+    may_be_carried: DataFrame
     """Subset of `on_time` with at least the rows that are in the buffers at the end of their slice."""
     has_late_candidates: bool
     """False if `late_candidates` is empty."""
     carried: DataFrame | None
     """Rows carried from the slice before the job, with the watermarks at their arrival."""
     watermarks: JobWatermarks
-    is_cached: bool = False
-    """True if the job is so small that its rows are materialized. Computing a DataFrame twice then costs more than
-    materializing it."""
+    has_materialized_input: bool = False
+    """True if the job is so small that its rows are materialized. It is then cheap to sort or label them once more for
+    a second use, and materializing costs more. A result with many uses is worth it, because each use is planned again.
+
+    False in a large job: each use of a DataFrame scans the inputs again. A sort or a shuffle is then worth
+    materializing, but not all rows as they were read."""
     filtered: DataFrame | None = None
     """Rows that `where` filters, with exact watermarks; None if there are none or the join needs no exact ones."""
     exact_rows: ExactRows | None = None
@@ -93,8 +98,10 @@ class JobRows:
             self,
             on_time=on_time,
             late_candidates=self.late_candidates.withColumn(name, column),
-            # a join compares the two: if they are the same, all rows are retained
-            retained=on_time if self.retained is self.on_time else self.retained.withColumn(name, column),
+            # a join compares the two: if they are the same, any row may be carried
+            may_be_carried=on_time
+            if self.may_be_carried is self.on_time
+            else self.may_be_carried.withColumn(name, column),
             carried=None if self.carried is None else self.carried.withColumn(name, column),
             exact_rows=None if self.exact_rows is None else self.exact_rows.with_column(name, column),
         )
@@ -107,9 +114,9 @@ class JobRows:
         """
         return self._union_candidates_and_carried(self.on_time, late_condition)
 
-    def select_retention_candidates(self, late_condition: Column | None = None) -> DataFrame:
+    def select_rows_that_may_be_carried(self, late_condition: Column | None = None) -> DataFrame:
         """Select participating rows without most of those that are evicted in the slice of their arrival."""
-        return self._union_candidates_and_carried(self.retained, late_condition)
+        return self._union_candidates_and_carried(self.may_be_carried, late_condition)
 
     def _union_candidates_and_carried(self, rows: DataFrame, late_condition: Column | None) -> DataFrame:
         if self.has_late_candidates:
@@ -127,7 +134,7 @@ class JoinResult:
     joined: DataFrame
     """One row per emission, in `EMISSION_COLUMNS`. Times are in ms (long, null if there is none). `left` and `right`
     are rows, null if padded, or arrays of rows for a coGroup. Joins that can precede another one add
-    `CAUSE_COLUMNS`."""
+    `EMITTING_EVENT_COLUMNS`."""
     late: DataFrame
     """Late and rejected rows with a `reason`, and `window_start`, `window_end` (ms) if it applies to one window only.
     Rows below the watermark that take part all the same have an `outcome`, and are in `buffered` too."""
@@ -155,9 +162,9 @@ class Join(ABC):
     selects_exact_rows = False
     """True if the join needs exact watermarks of all rows only in small jobs. In large jobs it selects the rows that
     need them (`JobRows.exact_rows`), and gets the others as if it needed no exact ones."""
-    retains_overdue_rows = False
+    buffers_overdue_rows = False
     """True if a row may stay buffered longer than `eviction_watermark`, since a later row of its side arrived before.
-    `JobRows.retained` then has all rows that arrive after such a row, from its bucket on."""
+    `JobRows.may_be_carried` then has all rows that arrive after such a row, from its bucket on."""
     needs_bucket_number = False
     """True if rows need their bucket, as `bucket_number`."""
 
@@ -173,7 +180,7 @@ class Join(ABC):
         """Return the least watermark that evicts an on-time row, or None if its event time does not determine it.
 
         It is non-decreasing in the event time. If it is not None, the join computes `JoinResult.buffered` from
-        `JobRows.select_retention_candidates`.
+        `JobRows.select_rows_that_may_be_carried`.
 
         Args:
             watermark: Watermark at the row's arrival, ms.

@@ -23,7 +23,7 @@ from tidemark.spark.temporary_settings import FILTER_INFERENCE_SETTINGS
 _BOUNDS = {">=": -1, ">": 0}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Condition:
     """Parts of a condition as columns over `left_NAME` and `right_NAME`, never null."""
 
@@ -50,14 +50,14 @@ class Condition:
         """Create a condition that every pair meets."""
         true, no_floor = F.lit(True), F.lit(None).cast("long")
         return cls(
-            dict.fromkeys(SIDES, true),
-            dict.fromkeys(SIDES, true),
-            true,
-            dict.fromkeys(SIDES, no_floor),
-            dict.fromkeys(SIDES, frozenset()),
-            dict.fromkeys(SIDES, true),
-            dict.fromkeys(SIDES, frozenset()),
-            (),
+            single_side=dict.fromkeys(SIDES, true),
+            not_null=dict.fromkeys(SIDES, true),
+            pair=true,
+            event_time_floors=dict.fromkeys(SIDES, no_floor),
+            columns=dict.fromkeys(SIDES, frozenset()),
+            inferred=dict.fromkeys(SIDES, true),
+            inferred_columns=dict.fromkeys(SIDES, frozenset()),
+            keys=(),
         )
 
     @classmethod
@@ -218,14 +218,16 @@ def _choose(applies: Column, first: Condition, second: Condition) -> Condition:
         return F.when(applies, first).otherwise(second)
 
     return Condition(
-        {side: choose(first.single_side[side], second.single_side[side]) for side in SIDES},
-        {side: choose(first.not_null[side], second.not_null[side]) for side in SIDES},
-        choose(first.pair, second.pair),
-        {side: choose(first.event_time_floors[side], second.event_time_floors[side]) for side in SIDES},
-        {side: first.columns[side] | second.columns[side] for side in SIDES},
-        {side: choose(first.inferred[side], second.inferred[side]) for side in SIDES},
-        {side: first.inferred_columns[side] | second.inferred_columns[side] for side in SIDES},
-        first.keys or second.keys,
+        single_side={side: choose(first.single_side[side], second.single_side[side]) for side in SIDES},
+        not_null={side: choose(first.not_null[side], second.not_null[side]) for side in SIDES},
+        pair=choose(first.pair, second.pair),
+        event_time_floors={
+            side: choose(first.event_time_floors[side], second.event_time_floors[side]) for side in SIDES
+        },
+        columns={side: first.columns[side] | second.columns[side] for side in SIDES},
+        inferred={side: choose(first.inferred[side], second.inferred[side]) for side in SIDES},
+        inferred_columns={side: first.inferred_columns[side] | second.inferred_columns[side] for side in SIDES},
+        keys=first.keys or second.keys,
     )
 
 

@@ -1,10 +1,10 @@
 """Joins on windows with a trigger or an evictor, or of processing time.
 
-The rows of a firing depend on the firings before it. If the rows' watermarks and clocks determine these, there is a
-closed form (`window_firing_closed_form`). Other windows, and runs of event times that may be one session, are replayed
-row by row in the order of arrival (`window_operator_simulation`). A pane's rows are carried until it is purged, those
-that the trigger purged or the evictor removed included. From them and the watermarks at their arrival the next slice
-recomputes counts, fire times, timers and the order of rows.
+The rows of a firing depend on the firings before it. If the rows' watermarks and processing times determine these,
+there is a closed form (`window_firing_closed_form`). Other windows, and runs of event times that may be one session,
+are simulated row by row in the order of arrival (`window_operator_simulation`). A pane's rows are carried until it is
+purged, those that the trigger purged or the evictor removed included. From them and the watermarks at their arrival the
+next slice recomputes counts, fire times, timers and the order of rows.
 """
 
 from __future__ import annotations
@@ -28,14 +28,19 @@ from tidemark.joins.firing_spec import SPEC_FIELDS, FiringColumns, WindowFiringS
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import AlignedWindows, WindowTimerRules, find_late_rows
 from tidemark.joins.window_firing_closed_form import find_members_and_lost, has_closed_form
-from tidemark.joins.window_operator_simulation import Outcome, ReplayedRow, WindowOperator, create_reach_clock
+from tidemark.joins.window_operator_simulation import (
+    Outcome,
+    SimulatedRow,
+    WindowOperator,
+    create_reach_processing_time,
+)
 from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.timegrid.time_columns import lit_long
 from tidemark.watermarks.job_watermarks import JobWatermarks, lookup_by_lane
 
-_OUTCOME_COLUMNS = ("outcome_start", "outcome_end", "pane", "row_slice", "watermark_level", "clock_level")
+_OUTCOME_COLUMNS = ("outcome_start", "outcome_end", "pane", "row_slice", "watermark_level", "processing_time_level")
 _OUTCOME_SCHEMA = T.StructType([
     T.StructField("role", T.StringType()),
     *(T.StructField(name, T.LongType()) for name in _OUTCOME_COLUMNS),
@@ -69,22 +74,22 @@ class CustomTriggerJoin(Join):
 
     @override
     def apply(self, job_rows: JobRows) -> JoinResult:
-        """Join windows in closed form if they have one, and replay the others."""
+        """Join windows in closed form if they have one, and simulate the others."""
         watermarks, labels = (
             job_rows.watermarks,
             {"now": self.now, "row_hash": compute_row_hash(job_rows.late_candidates)},
         )
         rows = materialize(job_rows.select_participating().transform(with_columns, labels))
-        closed_form, lost, group, to_replay = self._split_by_closed_form(rows, watermarks)
-        if to_replay is None:
+        closed_form, lost, group, to_simulate = self._split_by_closed_form(rows, watermarks)
+        if to_simulate is None:
             assert closed_form is not None
             late = self._find_late(job_rows, None, lost)
             return JoinResult(self._join(closed_form), late, buffered=self._add_eviction_slice(rows, watermarks))
-        schema = T.StructType([*to_replay.schema.fields, *_OUTCOME_SCHEMA.fields])
+        schema = T.StructType([*to_simulate.schema.fields, *_OUTCOME_SCHEMA.fields])
         ends = _find_lane_ends(job_rows, self.now, has_both_times=self.has_both_times)
-        replay = _create_replay(ends)
-        replayed = materialize(to_replay.groupBy(*key_columns(rows), *group).applyInArrow(replay, schema))
-        outcomes = replayed.drop("window_start", "window_end", *self.firing.columns, "row_hash", "session")
+        simulate = _create_simulation(ends)
+        simulated = materialize(to_simulate.groupBy(*key_columns(rows), *group).applyInArrow(simulate, schema))
+        outcomes = simulated.drop("window_start", "window_end", *self.firing.columns, "row_hash", "session")
         bounds = {"outcome_start": "window_start", "outcome_end": "window_end"}
         outcomes = _add_outcome_slice(outcomes.withColumnsRenamed(bounds), watermarks)
         is_firing = F.col("role").isin("member", "empty") & (F.col("outcome_slice") >= watermarks.first_slice)
@@ -119,9 +124,9 @@ class CustomTriggerJoin(Join):
             members, lost = find_members_and_lost(copies.where(is_closed_form), _ORDER, self.firing, watermarks)
         if self.closed_form_lanes == "all":
             return members, lost, [], None
-        replayed = copies.transform(with_columns, self.firing.columns)
-        replayed = replayed if members is None else replayed.where(~is_closed_form)
-        return members, lost, ["window_start", "window_end"], replayed
+        simulated = copies.transform(with_columns, self.firing.columns)
+        simulated = simulated if members is None else simulated.where(~is_closed_form)
+        return members, lost, ["window_start", "window_end"], simulated
 
     @property
     def _window_time(self) -> Column:
@@ -154,16 +159,20 @@ class CustomTriggerJoin(Join):
         enters = F.coalesce(watermark < purged_at, ~self.rules.is_dropped(F.col("event_time"), watermark))
         rows = rows.where(self.firing.is_processing_time | enters)
         rows = watermarks.with_slice_reaching(rows, F.coalesce(purged_at, watermark), "slice_by_watermark")
-        rows = watermarks.with_slice_at_clock(rows, F.coalesce(last_end, F.col("now")), "slice_by_clock")
-        by_clock = F.when(self.firing.is_processing_time, F.coalesce("slice_by_clock", watermarks.drain_slice))
-        return rows.withColumn("eviction_slice", by_clock.otherwise(F.col("slice_by_watermark")))
+        rows = watermarks.with_slice_at_processing_time(
+            rows, F.coalesce(last_end, F.col("now")), "slice_by_processing_time"
+        )
+        by_processing_time = F.when(
+            self.firing.is_processing_time, F.coalesce("slice_by_processing_time", watermarks.drain_slice)
+        )
+        return rows.withColumn("eviction_slice", by_processing_time.otherwise(F.col("slice_by_watermark")))
 
     def _find_late(self, job_rows: JobRows, outcomes: DataFrame | None, lost: DataFrame | None) -> DataFrame:
-        """Select late and rejected rows, those in the outcomes of a replay included.
+        """Select late and rejected rows, those in the outcomes of a simulation included.
 
         Args:
             job_rows: Rows of the job.
-            outcomes: Outcomes of replayed rows, None if no row was replayed.
+            outcomes: Outcomes of simulated rows, None if no row was simulated.
             lost: Lost rows of closed forms, None if there is no closed form.
         """
         candidates = job_rows.late_candidates
@@ -175,10 +184,10 @@ class CustomTriggerJoin(Join):
         elif outcomes is not None:
             late = outcomes.where(F.col("role") == "late").select(*candidates.columns)
             parts.append(add_late_reason(late, F.lit("late")))
-        replayed_lost = None if outcomes is None else outcomes.where(F.col("role") == "lost")
+        simulated_lost = None if outcomes is None else outcomes.where(F.col("role") == "lost")
         parts += [
             self._add_reason(job_rows, rows, job_rows.watermarks.drain_slice, "lost_at_end_of_input")
-            for rows in (lost, replayed_lost)
+            for rows in (lost, simulated_lost)
             if rows is not None
         ]
         if outcomes is not None:
@@ -187,10 +196,12 @@ class CustomTriggerJoin(Join):
         return reduce(DataFrame.unionByName, parts)
 
     @staticmethod
-    def _add_reason(job_rows: JobRows, rows: DataFrame, number: Column, reason: str) -> DataFrame:
-        """Add the reason why a window kept rows out of a firing in slice `number`. It has no watermarks."""
+    def _add_reason(job_rows: JobRows, rows: DataFrame, slice_number: Column, reason: str) -> DataFrame:
+        """Add the reason why a window kept rows out of a firing in a slice. They have no watermarks."""
         null = dict.fromkeys(("watermark", "left_watermark", "right_watermark"), F.lit(None).cast("long"))
-        in_job = rows.withColumns({"slice": number, **null}).where(F.col("slice") >= job_rows.watermarks.first_slice)
+        in_job = rows.withColumns({"slice": slice_number, **null}).where(
+            F.col("slice") >= job_rows.watermarks.first_slice
+        )
         in_job = in_job.select(*job_rows.late_candidates.columns, "window_start", "window_end")
         return add_late_reason(in_job, F.lit(reason), F.col("window_start"), F.col("window_end"))
 
@@ -199,11 +210,13 @@ def _add_outcome_slice(outcomes: DataFrame, watermarks: JobWatermarks) -> DataFr
     """Add `outcome_slice`: the slice of a firing or of the end of the state; null if no slice of the job reaches it."""
     zero = lit_long(0)
     outcomes = watermarks.with_slice_reaching(outcomes, F.coalesce("watermark_level", zero), "slice_by_watermark")
-    outcomes = watermarks.with_slice_at_clock(outcomes, F.coalesce("clock_level", zero), "slice_by_clock")
-    by_clock = F.when(F.col("clock_level").isNotNull(), F.col("slice_by_clock"))
-    by_timer = F.when(F.col("watermark_level").isNotNull(), F.col("slice_by_watermark")).otherwise(by_clock)
+    outcomes = watermarks.with_slice_at_processing_time(
+        outcomes, F.coalesce("processing_time_level", zero), "slice_by_processing_time"
+    )
+    by_processing_time = F.when(F.col("processing_time_level").isNotNull(), F.col("slice_by_processing_time"))
+    by_timer = F.when(F.col("watermark_level").isNotNull(), F.col("slice_by_watermark")).otherwise(by_processing_time)
     outcomes = outcomes.withColumn("outcome_slice", F.coalesce("row_slice", by_timer))
-    return outcomes.drop("slice_by_watermark", "slice_by_clock")
+    return outcomes.drop("slice_by_watermark", "slice_by_processing_time")
 
 
 def _select_sessions(outcomes: DataFrame, watermarks: JobWatermarks) -> DataFrame:
@@ -213,14 +226,14 @@ def _select_sessions(outcomes: DataFrame, watermarks: JobWatermarks) -> DataFram
 
 @dataclass(frozen=True)
 class _LaneEnd:
-    """Watermark and clock of a lane before and at the end of the job, ms."""
+    """Watermark and processing time of a lane before and at the end of the job, ms."""
 
     before: int
     """Watermark before the job."""
     watermark: int
-    clock: int
+    processing_time_ms: int
     is_drained: bool
-    clocks: list[int]
+    processing_times_ms: list[int]
     """Instants at which rows arrived, if both times have timers."""
     watermarks: list[int]
     """Watermark after each of these instants."""
@@ -236,9 +249,9 @@ def _find_lane_ends(job_rows: JobRows, now: Column, *, has_both_times: bool) -> 
         ends[lane] = _LaneEnd(
             timeline.combined_at_end[watermarks.first_slice - 1],
             timeline.combined_at_end[last],
-            watermarks.end_clocks[lane][last],
+            watermarks.end_processing_times_ms[lane][last],
             drain is not None and drain <= last,
-            [clock for clock, _ in points],
+            [processing_time for processing_time, _ in points],
             list(accumulate((watermark for _, watermark in points), max)),
         )
     return ends
@@ -261,24 +274,28 @@ def _collect_advances(job_rows: JobRows, now: Column) -> dict[int, list[tuple[in
     return advances
 
 
-def _create_replay(ends: Mapping[int, _LaneEnd]) -> Callable[[pa.Table], pa.Table]:
-    """Return the function that replays rows of one key that can share windows."""
+def _create_simulation(ends: Mapping[int, _LaneEnd]) -> Callable[[pa.Table], pa.Table]:
+    """Return the function that simulates rows of one key that can share windows."""
 
-    def replay(rows: pa.Table) -> pa.Table:
+    def simulate(rows: pa.Table) -> pa.Table:
         rows = rows.sort_by([(name, "ascending") for name in _ORDER])
         spec = WindowFiringSpec(**{name: rows[f"spec_{name}"][0].as_py() for name in SPEC_FIELDS})
         end = ends[rows["lane"][0].as_py()]
-        operator = WindowOperator(spec, create_reach_clock(end.clocks, end.watermarks, end.before))
+        operator = WindowOperator(
+            spec, create_reach_processing_time(end.processing_times_ms, end.watermarks, end.before)
+        )
         names = ("event_time", "watermark", "now", "slice", "window_start", "window_end")
         columns = (rows[name].to_pylist() for name in names)
-        for offset, (time, watermark, now, number, window_start, window_end) in enumerate(zip(*columns, strict=True)):
-            operator.add_row(ReplayedRow(offset, time, watermark, now, number), window_start, window_end)
+        for offset, (time, watermark, now, row_slice, window_start, window_end) in enumerate(
+            zip(*columns, strict=True)
+        ):
+            operator.add_row(SimulatedRow(offset, time, watermark, now, row_slice), window_start, window_end)
         if end.watermarks:
-            operator.advance(max(end.watermarks[-1], end.before), end.clock)
-        operator.finish(end.watermark, end.clock, is_drained=end.is_drained)
+            operator.advance(max(end.watermarks[-1], end.before), end.processing_time_ms)
+        operator.finish(end.watermark, end.processing_time_ms, is_drained=end.is_drained)
         return _create_table(rows, operator.outcomes)
 
-    return replay
+    return simulate
 
 
 def _create_table(rows: pa.Table, outcomes: Sequence[Outcome]) -> pa.Table:
@@ -288,8 +305,8 @@ def _create_table(rows: pa.Table, outcomes: Sequence[Outcome]) -> pa.Table:
     for outcome in outcomes:
         outcome_offsets = outcome.offsets or (0,)
         offsets += outcome_offsets
-        bounds = (outcome.role, outcome.start, outcome.end, outcome.number)
-        values = (*bounds, outcome.slice, outcome.watermark, outcome.clock)
+        bounds = (outcome.role, outcome.start, outcome.end, outcome.firing_index)
+        values = (*bounds, outcome.row_slice, outcome.watermark, outcome.processing_time_ms)
         for name, value in zip(_OUTCOME_SCHEMA.names, values, strict=True):
             columns[name] += [value] * len(outcome_offsets)
     table = rows.take(pa.array(offsets, pa.int64()))

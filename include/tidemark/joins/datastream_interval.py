@@ -42,11 +42,11 @@ class DatastreamIntervalJoin(Join):
         watermarks, is_late = job_rows.watermarks, self.rules.is_late(F.col("event_time"), F.col("watermark"))
         on_time = job_rows.select_participating(~is_late)
         late = job_rows.late_candidates.where(F.col("rejected").isNotNull() | is_late)
-        retained = job_rows.select_retention_candidates(~is_late)
+        may_be_carried = job_rows.select_rows_that_may_be_carried(~is_late)
         return JoinResult(
             joined=self._join_pairs(self._add_labels(on_time, watermarks), watermarks.first_slice),
             late=add_late_reason(late, F.coalesce("rejected", F.lit("late"))),
-            buffered=self._add_eviction_slice(retained, watermarks),
+            buffered=self._add_eviction_slice(may_be_carried, watermarks),
         )
 
     @property

@@ -185,25 +185,32 @@ def _create_window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
     if not join.has_default_firing:
         return _create_custom_trigger_join(pipeline, settings, rules)
     if settings.session:
-        gap = lit_long(to_millis(settings.session.gap))
-        upstream_sides = tuple(pipeline.upstreams)
         return SessionWindowJoin(
-            gap, rules, join_type, is_sql, is_cogroup, emits_latest, condition, zone, is_irregular, upstream_sides
+            gap=lit_long(to_millis(settings.session.gap)),
+            rules=rules,
+            join_type=join_type,
+            has_sessions_by_side=is_sql,
+            is_cogroup=is_cogroup,
+            emits_latest=emits_latest,
+            condition=condition,
+            zone=zone,
+            simulates_all=is_irregular,
+            upstream_sides=tuple(pipeline.upstreams),
         )
     windows, has_late_firings = _create_windows(settings, zone=zone), join.allowed_lateness > timedelta()
     if is_sql:
         windows = with_upstream_windows(windows, _list_window_inputs(pipeline))
     window_join = RestartedWindowJoin if pipeline.restarts else WindowJoin
     return window_join(
-        windows,
-        rules,
-        join_type,
-        has_late_firings,
-        is_cogroup,
-        emits_latest,
-        condition,
-        is_irregular,
-        tuple(pipeline.upstreams),
+        windows=windows,
+        rules=rules,
+        join_type=join_type,
+        has_late_firings=has_late_firings,
+        is_cogroup=is_cogroup,
+        emits_latest=emits_latest,
+        condition=condition,
+        needs_exact_watermarks=is_irregular,
+        upstream_sides=tuple(pipeline.upstreams),
     )
 
 
@@ -223,15 +230,15 @@ def _create_custom_trigger_join(pipeline: Pipeline, settings: WindowSettings, ru
     join = pipeline.join
     trigger, evictor = join.effective_trigger, join.evictor
     spec = WindowFiringSpec(
-        trigger.kind,
-        trigger.amount,
-        trigger.purging,
-        evictor.kind if evictor else None,
-        evictor.amount if evictor else 0,
-        evictor.evict_after if evictor else False,
-        join.time == "processing",
-        to_millis(join.allowed_lateness),
-        to_millis(settings.session.gap) if settings.session else None,
+        trigger=trigger.kind,
+        trigger_amount=trigger.amount,
+        is_purging=trigger.purging,
+        evictor=evictor.kind if evictor else None,
+        evictor_amount=evictor.amount if evictor else 0,
+        evicts_after=evictor.evict_after if evictor else False,
+        is_processing_time=join.time == "processing",
+        lateness=to_millis(join.allowed_lateness),
+        gap=to_millis(settings.session.gap) if settings.session else None,
     )
     windows = None if settings.session else _create_windows(settings)
     has_closed_form = windows is not None and spec.has_closed_form

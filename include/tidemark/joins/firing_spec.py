@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from tidemark.timegrid.time_columns import lit_long
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WindowFiringSpec:
     """Firing rules of the windows of a key, times in ms."""
 
@@ -31,14 +31,14 @@ class WindowFiringSpec:
     """Gap of sessions; None for aligned windows."""
 
     @property
-    def has_clock_timers(self) -> bool:
+    def has_processing_time_timers(self) -> bool:
         """True if the trigger's timers are of processing time."""
         return self.trigger in {"processing_time", "continuous_processing_time"}
 
     @property
     def has_both_times(self) -> bool:
         """True if windows of one time have a trigger of the other."""
-        return self.trigger not in {"count", "delta"} and self.has_clock_timers != self.is_processing_time
+        return self.trigger not in {"count", "delta"} and self.has_processing_time_timers != self.is_processing_time
 
     @property
     def has_closed_form(self) -> bool:
@@ -55,7 +55,7 @@ class WindowFiringSpec:
 SPEC_FIELDS = tuple(WindowFiringSpec.__dataclass_fields__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FiringColumns:
     """The fields of `WindowFiringSpec` as columns, so that the lanes of a job may differ."""
 

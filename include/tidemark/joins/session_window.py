@@ -1,7 +1,7 @@
 """Joins on session windows.
 
 If all rows of a session arrived before it could fire, sessions are runs of event times without gaps: a closed form.
-Other sessions are replayed row by row, in the order of arrival.
+Other sessions are simulated row by row, in the order of arrival.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ORDER = ("clock", "tiebreak", "arrival_watermark", "order_in_event", "side", "e
 """Order of arrival. Rows at one position have one watermark, unless each has recorded its own."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SessionWindowJoin(Join):
     """A window join or coGroup on sessions: of both inputs together (DataStream), or of each input (SQL)."""
 
@@ -53,7 +53,7 @@ class SessionWindowJoin(Join):
     condition: str | None = None
     zone: Zone | None = None
     """Time zone of the bounds and gaps; None for UTC."""
-    replays_all: bool = False
+    simulates_all: bool = False
     """True if a session with a later end may be purged earlier, so that no run is surely a session."""
     upstream_sides: tuple[SideName, ...] = ()
     """Inputs that are the output of another join, of which one event may emit several rows."""
@@ -68,18 +68,18 @@ class SessionWindowJoin(Join):
         return F.abs(left - right) <= self.gap
 
     def apply(self, job_rows: JobRows) -> JoinResult:
-        """Join sessions whose rows all arrived in time as runs, and replay the others."""
+        """Join sessions whose rows all arrived in time as runs, and simulate the others."""
         watermarks, end = job_rows.watermarks, F.col("window_end")
         rows = job_rows.select_participating()
-        sessions, other_runs = self._split_runs(rows, is_cached=job_rows.is_cached)
-        replayed = materialize(self._replay(other_runs))
+        sessions, other_runs = self._split_runs(rows, has_materialized_input=job_rows.has_materialized_input)
+        simulated = materialize(self._simulate(other_runs))
         null = F.lit(None).cast("long")
         outcome = {"role": F.lit("state"), "pane": F.lit(0).cast("long"), "late_firing_slice": null}
         outcome["emitting_row"] = no_position()
         sessions = sessions.transform(with_columns, outcome)
-        state = sessions.unionByName(replayed).where(F.col("role") == "state")
+        state = sessions.unionByName(simulated).where(F.col("role") == "state")
         level = self.rules.purged_at(end) if self.emits_latest else self.rules.fires_at(end)
-        every_pane = sessions.unionByName(replayed.where(F.col("role") == "member"))
+        every_pane = sessions.unionByName(simulated.where(F.col("role") == "member"))
         firing = state.withColumn("pane", F.lit(0)) if self.emits_latest else every_pane
         firing = firing.withColumnRenamed("slice", "arrival_slice")
         fired = watermarks.with_slice_reaching(firing, level, "on_time_firing_slice")
@@ -94,7 +94,7 @@ class SessionWindowJoin(Join):
             upstream_sides=self.upstream_sides,
         )
         joined = group_members(members) if self.is_cogroup else join_members(members, self.join_type, self.condition)
-        late = replayed.where(F.col("role") == "late").withColumn("watermark", F.col("arrival_watermark"))
+        late = simulated.where(F.col("role") == "late").withColumn("watermark", F.col("arrival_watermark"))
         late = late.select(*job_rows.late_candidates.columns)
         rejected = job_rows.late_candidates.where(F.col("rejected").isNotNull())
         return JoinResult(
@@ -106,8 +106,8 @@ class SessionWindowJoin(Join):
     def _session_keys(self, rows: DataFrame) -> list[str]:
         return [*key_columns(rows), *(["side"] if self.has_sessions_by_side else [])]
 
-    def _replay(self, rows: DataFrame) -> DataFrame:
-        """Replay runs; returns their rows once for each outcome, with the columns of `_OUTCOME_SCHEMA`."""
+    def _simulate(self, rows: DataFrame) -> DataFrame:
+        """Simulate runs; returns their rows once for each outcome, with the columns of `_OUTCOME_SCHEMA`."""
         run = [*self._session_keys(rows), "session"]
         is_first_of_run = F.row_number().over(Window.partitionBy(*run).orderBy(*_ORDER)) == 1
         ties = {"order_in_event": own_order_in_event(self.upstream_sides), "row_hash": compute_row_hash(rows)}
@@ -115,9 +115,9 @@ class SessionWindowJoin(Join):
         in_order = rows.withColumn("is_first_of_run", is_first_of_run).sortWithinPartitions(*run, *_ORDER)
         fields = [T.StructField(field.name, field.dataType) for field in in_order.schema]
         schema = T.StructType([*fields, *_OUTCOME_SCHEMA.fields])
-        return in_order.mapInArrow(_replay_batches, schema).drop("is_first_of_run", *ties)
+        return in_order.mapInArrow(_simulate_batches, schema).drop("is_first_of_run", *ties)
 
-    def _split_runs(self, rows: DataFrame, *, is_cached: bool) -> tuple[DataFrame, DataFrame]:
+    def _split_runs(self, rows: DataFrame, *, has_materialized_input: bool) -> tuple[DataFrame, DataFrame]:
         """Split rows into those of runs that are sessions and those of other runs.
 
         A run is a session if no part of it fired before the other rows arrived. That is, each row but the newest
@@ -126,7 +126,7 @@ class SessionWindowJoin(Join):
 
         Args:
             rows: Participating rows.
-            is_cached: True if the rows are materialized already, as in small jobs.
+            has_materialized_input: As `JobRows.has_materialized_input`.
 
         Returns:
             Rows of sessions, with `window_start` and `window_end`; and other rows. Both have the `time` of sessions,
@@ -155,10 +155,11 @@ class SessionWindowJoin(Join):
         bounds = {"window_start": F.min("time").over(by_run), "window_end": F.max(end).over(by_run)}
         latest = F.max("arrival_watermark").over(by_run)
         runs = numbered.withColumns({**bounds, "is_split": F.max("is_split").over(by_run), "latest": latest})
-        if not is_cached:  # otherwise each use would sort the runs again
+        # The runs have two uses. A large job would scan and sort all rows for each; a small job sorts few rows twice.
+        if not has_materialized_input:
             runs = materialize(runs)
         is_session = ~F.col("is_split") & (F.col("latest") < self.rules.fires_at(F.col("window_end")))
-        if self.replays_all:
+        if self.simulates_all:
             is_session = F.lit(False)
         added = ("starts_run", "is_split", "latest")
         return runs.where(is_session).drop(*added), runs.where(~is_session).drop(*added, "window_start", "window_end")
@@ -209,8 +210,8 @@ class _RowOutcomes:
             self.columns[name] += [value] * len(offsets)
 
 
-def _replay_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Replay consecutive runs, each of which starts at an `is_first_of_run` row, in the order of arrival."""
+def _simulate_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Simulate consecutive runs, each of which starts at an `is_first_of_run` row, in the order of arrival."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
         heads = pc.indices_nonzero(batch["is_first_of_run"])
@@ -218,14 +219,14 @@ def _replay_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
             pending.append(batch)
             continue
         last = heads[-1].as_py()
-        yield from _replay_runs(pa.Table.from_batches([*pending, batch.slice(0, last)]))
+        yield from _simulate_runs(pa.Table.from_batches([*pending, batch.slice(0, last)]))
         pending = [batch.slice(last)]
     if pending:
-        yield from _replay_runs(pa.Table.from_batches(pending))
+        yield from _simulate_runs(pa.Table.from_batches(pending))
 
 
-def _replay_runs(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Replay complete runs: yields members of firings, late rows, and every other row with its final session.
+def _simulate_runs(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Simulate complete runs: yields members of firings, late rows, and every other row with its final session.
 
     A session is fired and purged by the watermark at the arrival of rows, both at the levels of its latest row alone.
     """

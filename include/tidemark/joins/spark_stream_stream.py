@@ -89,7 +89,8 @@ class StreamStreamJoin(Join):
         """Compute pairs with one join; for sides whose matches matter, find each row's first match with another."""
         first_slice = job_rows.watermarks.first_slice
         copies = self._create_copies(job_rows)
-        if job_rows.is_cached:
+        # The copies have many uses: a small job would plan them for each. A large one would have to store all its rows.
+        if job_rows.has_materialized_input:
             copies = materialize(copies)
         by_side = {side: copies.where(F.col("side") == side) for side in SIDES}
         emissions = [self._join_pairs(copies, first_slice)] if self.rules.join_type.types != {"semi"} else []

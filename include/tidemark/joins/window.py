@@ -112,7 +112,7 @@ class AlignedWindows:
         return time - F.pmod(time - self.offset, period)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WindowJoin(Join):
     """A window join or coGroup: rows are copied into their windows, and the rows of each firing are joined."""
 
@@ -174,12 +174,12 @@ class WindowJoin(Join):
         joined = group_members(members) if self.is_cogroup else join_members(members, self.join_type, self.condition)
         is_dropped = self.rules.is_dropped(F.col("event_time"), F.col("watermark"))
         enters = F.coalesce(F.col("watermark") < self.rules.purged_at(self._last_end()), ~is_dropped)
-        retained = job_rows.select_retention_candidates().where(enters)
+        may_be_carried = job_rows.select_rows_that_may_be_carried().where(enters)
         eviction_watermark = self.eviction_watermark(F.col("watermark"))
         return JoinResult(
             joined,
             self._find_late(job_rows),
-            buffered=self._add_first_slice(watermarks, retained, eviction_watermark, "eviction_slice"),
+            buffered=self._add_first_slice(watermarks, may_be_carried, eviction_watermark, "eviction_slice"),
         )
 
     def _add_first_slice(self, watermarks: JobWatermarks, rows: DataFrame, level: Column, name: str) -> DataFrame:

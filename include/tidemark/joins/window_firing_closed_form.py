@@ -1,9 +1,9 @@
-"""Compute the members of window firings in closed form, without replaying the firings before.
+"""Compute the members of window firings in closed form, without simulating the firings before.
 
 Applies to aligned windows whose trigger is of their own time or counts rows. The rows of a pane are numbered from 1 in
-the order of arrival. A firing is the number of rows in the pane by then, `row_count`. It and the `row_count` of the
-firing before determine what an evictor or a purge has removed. A `level` is a watermark, or a processing time if the
-trigger is of that time.
+the order of arrival. A firing is identified by `row_count`, the number of rows in the pane when it fires. With the
+previous firing's `row_count`, this determines which rows an evictor or a purge removed. `level`: watermark (ms), or
+processing time (ms) for processing-time triggers.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ CLOSED_FORM_TRIGGERS = (
 
 def has_closed_form(firing: FiringColumns) -> Column:
     """Return True if aligned windows have a closed form. Rows without event times have none under a time evictor."""
-    is_by_clock = firing.trigger.endswith("processing_time")
-    has_own_time = (firing.trigger == "count") | (is_by_clock == firing.is_processing_time)
+    is_by_processing_time = firing.trigger.endswith("processing_time")
+    has_own_time = (firing.trigger == "count") | (is_by_processing_time == firing.is_processing_time)
     has_time_evictor = F.coalesce(firing.evictor == "time", F.lit(False))
     is_supported = firing.trigger.isin(*CLOSED_FORM_TRIGGERS)
     return is_supported & has_own_time & ~(firing.is_processing_time & has_time_evictor)
@@ -39,7 +39,7 @@ def has_closed_form(firing: FiringColumns) -> Column:
 def find_members_and_lost(
     copies: DataFrame, order: tuple[str, ...], firing: FiringColumns, watermarks: JobWatermarks
 ) -> tuple[DataFrame, DataFrame]:
-    """Find the members of the job's firings, and the rows lost because the input ends before the clock fires.
+    """Find the members of the job's firings, and the rows lost because the input ends before their timer fires.
 
     Args:
         copies: Rows that entered their windows, one copy for each.
@@ -65,11 +65,11 @@ def find_members_and_lost(
     empty = firings.where(F.coalesce(has_no_rows, F.lit(False)))
     empty = empty.drop("row_count", "previous_row_count", "newest_event_time")
     columns = [*pane, "slice", "pane", "side", "left", "right"]
-    clock = lookup_by_lane([max(clocks.values()) for clocks in watermarks.end_clocks])
-    fired = F.filter("firings", lambda firing: firing["level"] <= clock)
+    end_of_job = lookup_by_lane([max(times.values()) for times in watermarks.end_processing_times_ms])
+    fired = F.filter("firings", lambda firing: firing["level"] <= end_of_job)
     fired_rows = F.coalesce(F.array_max(F.transform(fired, lambda firing: firing["row_count"])), lit_long(0))
-    has_clock_trigger = firing.trigger.endswith("processing_time")
-    is_open = has_clock_trigger & watermarks.drain_slice.isNotNull() & (F.col("window_end") > clock)
+    has_processing_time_trigger = firing.trigger.endswith("processing_time")
+    is_open = has_processing_time_trigger & watermarks.drain_slice.isNotNull() & (F.col("window_end") > end_of_job)
     open_panes = panes.where(is_open).select(*pane, fired_rows.alias("fired_rows"))
     lost = rows.join(open_panes, pane).where(F.col("number") > F.col("fired_rows"))
     return members.select(*columns).unionByName(empty, allowMissingColumns=True), lost
@@ -77,16 +77,19 @@ def find_members_and_lost(
 
 def _list_firings(firing: FiringColumns, watermarks: JobWatermarks) -> Column:
     """Return all firings of a pane in order: the row count, and the slice of the row or the level of the timer."""
-    last, first = F.col("window_end") - 1, F.col("rows")[0]
+    max_timestamp = F.col("window_end") - 1
+    first_row = F.col("rows")[0]
     by_count = F.filter("rows", lambda row: row["number"] % F.greatest(firing.trigger_amount, lit_long(1)) == 0)
-    late = F.filter("rows", lambda row: ~firing.is_processing_time & (row["arrival_level"] >= last))
+    late = F.filter("rows", lambda row: ~firing.is_processing_time & (row["arrival_level"] >= max_timestamp))
     firing_rows = F.when(firing.trigger == "count", by_count).otherwise(late)
     by_row = F.transform(firing_rows, lambda row: _create_firing(row["number"], row["slice"], F.lit(None)))
-    has_timers = (firing.trigger != "count") & (firing.is_processing_time | (first["arrival_level"] < last))
+    has_timers = (firing.trigger != "count") & (
+        firing.is_processing_time | (first_row["arrival_level"] < max_timestamp)
+    )
     # A processing-time timer runs 1 ms after its time, an event-time timer at its time.
     delay = firing.is_processing_time.cast("long")
     levels = F.transform(
-        _list_timers(firing, watermarks), lambda time: F.greatest(time + delay, first["arrival_level"] + 1)
+        _list_timers(firing, watermarks), lambda time: F.greatest(time + delay, first_row["arrival_level"] + 1)
     )
 
     def count_rows_before(level: Column) -> Column:
@@ -101,16 +104,17 @@ def _list_firings(firing: FiringColumns, watermarks: JobWatermarks) -> Column:
 
 def _list_timers(firing: FiringColumns, watermarks: JobWatermarks) -> Column:
     """Return the times of a pane's timers: continuous ones up to the end of the job, and the window's end."""
-    last, first = F.col("window_end") - 1, F.col("rows")[0]
-    start = F.when(firing.is_processing_time, first["arrival_level"]).otherwise(first["event_time"])
+    max_timestamp = F.col("window_end") - 1
+    first_row = F.col("rows")[0]
+    start = F.when(firing.is_processing_time, first_row["arrival_level"]).otherwise(first_row["event_time"])
     interval = F.greatest(firing.trigger_amount, lit_long(1))
     begin = start - start % interval + interval
-    last_clock = lookup_by_lane([max(clocks.values()) for clocks in watermarks.end_clocks])
+    last_processing_time = lookup_by_lane([max(times.values()) for times in watermarks.end_processing_times_ms])
     last_watermark = lookup_by_lane([max(line.combined_at_end.values()) for line in watermarks.timelines])
-    stop = F.least(last - 1, F.when(firing.is_processing_time, last_clock).otherwise(last_watermark))
+    stop = F.least(max_timestamp - 1, F.when(firing.is_processing_time, last_processing_time).otherwise(last_watermark))
     stop = F.when(firing.trigger.startswith("continuous"), stop)
     between = F.when(begin <= stop, F.sequence(begin, stop, interval)).otherwise(F.array().cast("array<bigint>"))
-    return F.concat(between, F.array(last))
+    return F.concat(between, F.array(max_timestamp))
 
 
 def _select_job_firings(
@@ -142,8 +146,10 @@ def _select_job_firings(
     firings = firings.withColumn("newest_event_time", newest)
     level = F.coalesce("level", lit_long(0))
     firings = watermarks.with_slice_reaching(firings, level, "slice_by_watermark")
-    firings = watermarks.with_slice_at_clock(firings, level, "slice_by_clock")
-    by_timer = F.when(firing.is_processing_time, F.col("slice_by_clock")).otherwise(F.col("slice_by_watermark"))
+    firings = watermarks.with_slice_at_processing_time(firings, level, "slice_by_processing_time")
+    by_timer = F.when(firing.is_processing_time, F.col("slice_by_processing_time")).otherwise(
+        F.col("slice_by_watermark")
+    )
     by_timer = F.when(F.col("level").isNotNull(), by_timer)
     firings = firings.withColumn("slice", F.coalesce("row_slice", by_timer))
     firings = firings.where(F.col("slice") >= watermarks.first_slice)
@@ -158,13 +164,17 @@ def _first_unpurged_number(firing: FiringColumns) -> Column:
 def _is_member(firing: FiringColumns) -> Column:
     """Return True if a row is in a firing."""
     number, count, previous = F.col("number"), F.col("row_count"), F.col("previous_row_count")
-    first_retained = F.when(firing.evicts_after, previous).otherwise(count) - firing.evictor_amount + 1
-    is_retained_by_count = number >= first_retained
-    is_retained_by_time = F.col("event_time") > F.col("newest_event_time") - firing.evictor_amount
-    is_retained = F.when(firing.evictor == "count", is_retained_by_count)
-    is_retained = is_retained.when(firing.evictor == "time", is_retained_by_time)
+    first_kept = F.when(firing.evicts_after, previous).otherwise(count) - firing.evictor_amount + 1
+    is_kept_by_count = number >= first_kept
+    is_kept_by_time = F.col("event_time") > F.col("newest_event_time") - firing.evictor_amount
+    is_kept_by_evictor = F.when(firing.evictor == "count", is_kept_by_count)
+    is_kept_by_evictor = is_kept_by_evictor.when(firing.evictor == "time", is_kept_by_time)
     is_new = firing.evicts_after & (number > previous)
-    conditions = number >= _first_unpurged_number(firing), number <= count, is_new | is_retained.otherwise(F.lit(True))
+    conditions = (
+        number >= _first_unpurged_number(firing),
+        number <= count,
+        is_new | is_kept_by_evictor.otherwise(F.lit(True)),
+    )
     return reduce(Column.__and__, conditions)
 
 

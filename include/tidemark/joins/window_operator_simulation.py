@@ -1,8 +1,9 @@
 """Simulate Flink's `WindowOperator` and `EvictingWindowOperator` row by row, to find which rows each firing sees.
 
 Plain Python over the rows of one key that can share windows, in the order of arrival. Event-time timers run by the
-watermark, processing-time timers by the clock. A timer is represented by its level: the least watermark or clock at
-which it runs. A timer set for the past runs at the next advance: its level is 1 above the current watermark or clock.
+watermark, processing-time timers by the processing time. A timer is represented by its level: the least watermark or
+processing time (ms) at which it runs. A timer set for the past runs at the next advance: its level is 1 above the
+current watermark or processing time.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from math import inf
 
 from tidemark.joins.firing_spec import WindowFiringSpec
 
-EVENT, CLOCK = "event", "clock"
+EVENT_TIME, PROCESSING_TIME = "event_time", "processing_time"
 _Timer = tuple[str, int]
-"""Time domain (`EVENT` or `CLOCK`), and the time for which the timer is set."""
+"""Time domain (`EVENT_TIME` or `PROCESSING_TIME`), and the time for which the timer is set."""
 
 
 @dataclass(frozen=True)
-class ReplayedRow:
-    """A row with the watermark and clock at its arrival."""
+class SimulatedRow:
+    """A row with the watermark and processing time at its arrival. Times are in ms."""
 
     offset: int
-    """Index among the replayed rows."""
+    """Index among the simulated rows."""
     event_time: int | None
     watermark: int
-    clock: int
+    processing_time_ms: int
     slice: int
 
 
@@ -43,13 +44,13 @@ class Outcome:
     offsets: tuple[int, ...]
     start: int
     end: int
-    number: int
-    """Number of the firing within its window, from 0."""
-    slice: int | None = None
+    firing_index: int
+    """Index of the firing within its window, from 0."""
+    row_slice: int | None = None
     """Slice of the row that caused the firing."""
     watermark: int | None = None
     """Level of the event-time timer that caused the firing, or that ends the state."""
-    clock: int | None = None
+    processing_time_ms: int | None = None
     """Level of the processing-time timer that did."""
 
 
@@ -57,14 +58,14 @@ class Outcome:
 class _Pane:
     start: int
     end: int
-    rows: list[ReplayedRow] = field(default_factory=list)
-    all_rows: list[ReplayedRow] = field(default_factory=list)
+    rows: list[SimulatedRow] = field(default_factory=list)
+    all_rows: list[SimulatedRow] = field(default_factory=list)
     """All rows that entered, purged and evicted ones included: a later slice recomputes the pane from them."""
     fire_at: int | None = None
     """Next fire time of a continuous trigger."""
     count: int = 0
     """Rows since a count trigger last fired."""
-    last: int | None = None
+    last_delta_time: int | None = None
     """Event time of the row at which a delta trigger last fired, or of the first row."""
     fired: int = 0
     timers: dict[_Timer, int] = field(default_factory=dict)
@@ -78,17 +79,17 @@ class WindowOperator:
     """The open windows of one key. Call `add_row` for each row, then `finish`."""
 
     spec: WindowFiringSpec
-    reach_clock: Callable[[int], float]
-    """Function from a watermark to the clock at which it was reached. Orders timers of both time domains."""
+    reach_processing_time: Callable[[int], float]
+    """Function from a watermark to the processing time (ms) at which it was reached. Orders timers of both domains."""
     outcomes: list[Outcome] = field(default_factory=list)
     panes: list[_Pane] = field(default_factory=list)
     watermark: int = -(2**63)
-    clock: int = -(2**63)
+    processing_time_ms: int = -(2**63)
 
-    def add_row(self, row: ReplayedRow, start: int | None, end: int | None) -> None:
+    def add_row(self, row: SimulatedRow, start: int | None, end: int | None) -> None:
         """Process a row of the window [start, end); of its own session if these are None."""
-        self.advance(row.watermark, row.clock)
-        self.watermark, self.clock = row.watermark, row.clock
+        self.advance(row.watermark, row.processing_time_ms)
+        self.watermark, self.processing_time_ms = row.watermark, row.processing_time_ms
         if start is not None and end is not None:
             pane = next((pane for pane in self.panes if pane.end == end), None) or self._open(_Pane(start, end))
         else:
@@ -101,23 +102,23 @@ class WindowOperator:
         pane.all_rows.append(row)
         if self._fires_on_row(pane, row):
             self._fire(pane, row.slice, None)
-        self._set_timer(pane, CLOCK if self.spec.is_processing_time else EVENT, self._cleanup_time(pane))
+        self._set_timer(pane, PROCESSING_TIME if self.spec.is_processing_time else EVENT_TIME, self._cleanup_time(pane))
 
-    def finish(self, watermark: int, clock: int, *, is_drained: bool) -> None:
+    def finish(self, watermark: int, processing_time_ms: int, *, is_drained: bool) -> None:
         """Run the timers up to the end of the job, and add the state to the outcomes.
 
         Args:
             watermark: Watermark at the end of the job; infinity if the input ends.
-            clock: Clock at the end of the job.
-            is_drained: The input ends. Its clock stops, so pending processing-time timers never run.
+            processing_time_ms: Processing time at the end of the job.
+            is_drained: The input ends. Processing time stops, so pending processing-time timers never run.
         """
-        self.advance(self.watermark if is_drained else watermark, clock)
-        if is_drained and self.spec.has_clock_timers:
+        self.advance(self.watermark if is_drained else watermark, processing_time_ms)
+        if is_drained and self.spec.has_processing_time_timers:
             for pane in self.panes:
                 lost = tuple(row.offset for row in pane.all_rows if row.offset not in pane.emitted_offsets)
-                if lost and any(domain == CLOCK for domain, _ in pane.timers):
+                if lost and any(domain == PROCESSING_TIME for domain, _ in pane.timers):
                     self.outcomes.append(Outcome("lost", lost, pane.start, pane.end, pane.fired))
-        self.advance(watermark, clock)
+        self.advance(watermark, processing_time_ms)
         for pane in self.panes:
             self._add_state(pane)
 
@@ -130,31 +131,34 @@ class WindowOperator:
 
     def _set_timer(self, pane: _Pane, domain: str, time: int, level: int | None = None) -> None:
         """Set a timer; `level` is the level of the timer that sets it, if any."""
-        if domain == CLOCK:
-            level = max(time, self.clock) + 1 if level is None else max(time + 1, level)
+        if domain == PROCESSING_TIME:
+            level = max(time, self.processing_time_ms) + 1 if level is None else max(time + 1, level)
         else:
             level = max(time, self.watermark + 1) if level is None else max(time, level)
         pane.timers.setdefault((domain, time), level)
 
-    def advance(self, watermark: int, clock: int) -> None:
-        """Run the timers due by a watermark and a clock, in order. At equal instants those of the clock run first."""
-        while due := list(self._due_timers(watermark, clock)):
+    def advance(self, watermark: int, processing_time_ms: int) -> None:
+        """Run the timers due by a watermark and a processing time, in order.
+
+        At equal instants, processing-time timers run first.
+        """
+        while due := list(self._due_timers(watermark, processing_time_ms)):
             _, _, time, domain, level, pane = min(due, key=lambda timer: timer[:4])
             del pane.timers[domain, time]
             self._run_timer(pane, domain, time, level)
 
-    def _due_timers(self, watermark: int, clock: int) -> Iterator[tuple[float, int, int, str, int, _Pane]]:
+    def _due_timers(self, watermark: int, processing_time_ms: int) -> Iterator[tuple[float, int, int, str, int, _Pane]]:
         for pane in self.panes:
             for (domain, time), level in pane.timers.items():
-                if domain == CLOCK and level <= clock:
+                if domain == PROCESSING_TIME and level <= processing_time_ms:
                     yield level, 0, time, domain, level, pane
-                elif domain == EVENT and level <= watermark:
-                    yield self.reach_clock(level), 1, time, domain, level, pane
+                elif domain == EVENT_TIME and level <= watermark:
+                    yield self.reach_processing_time(level), 1, time, domain, level, pane
 
     def _run_timer(self, pane: _Pane, domain: str, time: int, level: int) -> None:
         if self._fires_on_timer(pane, domain, time, level):
             self._fire(pane, None, (domain, level))
-        if self.spec.is_processing_time == (domain == CLOCK) and time == self._cleanup_time(pane):
+        if self.spec.is_processing_time == (domain == PROCESSING_TIME) and time == self._cleanup_time(pane):
             self.panes.remove(pane)
             self._add_state(pane, (domain, level))
 
@@ -163,21 +167,21 @@ class WindowOperator:
         levels = _split_level(until)
         self.outcomes.append(Outcome("state", offsets, pane.start, pane.end, pane.fired, None, *levels))
 
-    def _fire(self, pane: _Pane, number: int | None, timer: tuple[str, int] | None) -> None:
+    def _fire(self, pane: _Pane, row_slice: int | None, timer: tuple[str, int] | None) -> None:
         if not pane.rows:
             return
         levels = _split_level(timer)
-        emitted = pane.rows if self.spec.evicts_after else self._evict(pane, number, levels)
+        emitted = pane.rows if self.spec.evicts_after else self._evict(pane, row_slice, levels)
         pane.emitted_offsets |= {row.offset for row in emitted}
         offsets = tuple(row.offset for row in emitted)
         role = "member" if offsets else "empty"
-        self.outcomes.append(Outcome(role, offsets, pane.start, pane.end, pane.fired, number, *levels))
+        self.outcomes.append(Outcome(role, offsets, pane.start, pane.end, pane.fired, row_slice, *levels))
         pane.fired += 1
-        pane.rows = self._evict(pane, number, levels) if self.spec.evicts_after else emitted
+        pane.rows = self._evict(pane, row_slice, levels) if self.spec.evicts_after else emitted
         if self.spec.is_purging:
             pane.rows = []
 
-    def _evict(self, pane: _Pane, number: int | None, levels: tuple[int | None, int | None]) -> list[ReplayedRow]:
+    def _evict(self, pane: _Pane, row_slice: int | None, levels: tuple[int | None, int | None]) -> list[SimulatedRow]:
         """Return the rows of a pane that the evictor keeps."""
         rows, spec = pane.rows, self.spec
         if spec.evictor == "count":
@@ -186,15 +190,16 @@ class WindowOperator:
             return rows
         timeless = tuple(row.offset for row in rows if row.event_time is None)
         if timeless:
-            self.outcomes.append(Outcome("timeless", timeless, pane.start, pane.end, pane.fired, number, *levels))
+            self.outcomes.append(Outcome("timeless", timeless, pane.start, pane.end, pane.fired, row_slice, *levels))
         times = [row.event_time for row in rows if row.event_time is not None]
         cutoff = max(times) - spec.evictor_amount
         return [row for row in rows if row.event_time is not None and row.event_time > cutoff]
 
-    def _fires_on_row(self, pane: _Pane, row: ReplayedRow) -> bool:
+    def _fires_on_row(self, pane: _Pane, row: SimulatedRow) -> bool:
         """Return True if the trigger fires on a row, which is in the pane already."""
-        last, trigger = pane.end - 1, self.spec.trigger
-        if trigger in {"event_time", "continuous_event_time"} and last <= row.watermark:
+        max_timestamp = pane.end - 1
+        trigger = self.spec.trigger
+        if trigger in {"event_time", "continuous_event_time"} and max_timestamp <= row.watermark:
             return True
         if trigger == "count":
             pane.count += 1
@@ -204,26 +209,35 @@ class WindowOperator:
         elif trigger == "delta":
             return self._exceeds_delta(pane, row)
         elif trigger in {"event_time", "processing_time", "continuous_event_time"}:
-            self._set_timer(pane, CLOCK if self.spec.has_clock_timers else EVENT, last)
+            self._set_timer(
+                pane, PROCESSING_TIME if self.spec.has_processing_time_timers else EVENT_TIME, max_timestamp
+            )
         if self.spec.is_continuous and pane.fire_at is None:
-            now = row.clock if self.spec.has_clock_timers else row.event_time
+            now = row.processing_time_ms if self.spec.has_processing_time_timers else row.event_time
             assert now is not None, "rows without a time are rejected"
-            pane.fire_at = min(next_multiple(now, self.spec.trigger_amount), last)
-            self._set_timer(pane, CLOCK if self.spec.has_clock_timers else EVENT, pane.fire_at)
+            pane.fire_at = min(next_multiple(now, self.spec.trigger_amount), max_timestamp)
+            self._set_timer(pane, PROCESSING_TIME if self.spec.has_processing_time_timers else EVENT_TIME, pane.fire_at)
         return False
 
-    def _exceeds_delta(self, pane: _Pane, row: ReplayedRow) -> bool:
+    def _exceeds_delta(self, pane: _Pane, row: SimulatedRow) -> bool:
         threshold = self.spec.trigger_amount
-        if pane.last is not None and row.event_time is not None and row.event_time - pane.last <= threshold:
+        if (
+            pane.last_delta_time is not None
+            and row.event_time is not None
+            and row.event_time - pane.last_delta_time <= threshold
+        ):
             return False
-        is_first, pane.last = pane.last is None, row.event_time
+        is_first = pane.last_delta_time is None
+        pane.last_delta_time = row.event_time
         return not is_first
 
     def _fires_on_timer(self, pane: _Pane, domain: str, time: int, level: int) -> bool:
         """Return True if the trigger fires on a timer."""
-        if self.spec.trigger in {"count", "delta"} or self.spec.has_clock_timers != (domain == CLOCK):
+        if self.spec.trigger in {"count", "delta"} or self.spec.has_processing_time_timers != (
+            domain == PROCESSING_TIME
+        ):
             return False
-        if self.spec.trigger == "processing_time" or (domain == EVENT and time == pane.end - 1):
+        if self.spec.trigger == "processing_time" or (domain == EVENT_TIME and time == pane.end - 1):
             return True
         if not self.spec.is_continuous or time != pane.fire_at:
             return False
@@ -232,9 +246,9 @@ class WindowOperator:
             self._set_timer(pane, domain, pane.fire_at, level)
         return True
 
-    def _merge_session(self, row: ReplayedRow) -> _Pane:
+    def _merge_session(self, row: SimulatedRow) -> _Pane:
         """Return the session of a row, merged with the open sessions that it overlaps or touches."""
-        time = row.clock if self.spec.is_processing_time else row.event_time
+        time = row.processing_time_ms if self.spec.is_processing_time else row.event_time
         assert time is not None, "rows without a time are rejected"
         assert self.spec.gap is not None, "windows are sessions"
         end = time + self.spec.gap
@@ -260,7 +274,11 @@ class WindowOperator:
 
     def _set_merged_timers(self, pane: _Pane) -> None:
         """Set the trigger's timers of a merged window. Those of the windows before the merge are deleted."""
-        domain, now = (CLOCK, self.clock) if self.spec.has_clock_timers else (EVENT, self.watermark)
+        domain, now = (
+            (PROCESSING_TIME, self.processing_time_ms)
+            if self.spec.has_processing_time_timers
+            else (EVENT_TIME, self.watermark)
+        )
         if self.spec.is_continuous and pane.fire_at is not None:
             self._set_timer(pane, domain, pane.fire_at)
         elif self.spec.trigger in {"event_time", "processing_time"} and pane.end - 1 > now:
@@ -292,25 +310,27 @@ def java_slot(bounds: int) -> int:
 
 
 def _split_level(timer: tuple[str, int] | None) -> tuple[int | None, int | None]:
-    """Return the level of a timer as a watermark or as a clock."""
+    """Return the level of a timer as a watermark or as a processing time."""
     if timer is None:
         return None, None
-    return (timer[1], None) if timer[0] == EVENT else (None, timer[1])
+    return (timer[1], None) if timer[0] == EVENT_TIME else (None, timer[1])
 
 
-def create_reach_clock(clocks: list[int], watermarks: list[int], before: int) -> Callable[[int], float]:
-    """Return a function from a watermark to the clock at which it was reached.
+def create_reach_processing_time(
+    processing_times: list[int], watermarks: list[int], before: int
+) -> Callable[[int], float]:
+    """Return a function from a watermark to the processing time (ms) at which it was reached.
 
     Args:
-        clocks: Clocks of the job's advances, rising.
+        processing_times: Processing times (ms) of the job's advances, rising.
         watermarks: Watermarks after each advance, non-decreasing.
         before: Watermark at the start of the job.
     """
 
-    def reach_clock(level: int) -> float:
+    def reach_processing_time(level: int) -> float:
         if level <= before:
             return -inf
         index = bisect_left(watermarks, level)
-        return clocks[index] if index < len(clocks) else inf
+        return processing_times[index] if index < len(processing_times) else inf
 
-    return reach_clock
+    return reach_processing_time

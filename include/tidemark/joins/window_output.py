@@ -40,7 +40,7 @@ class FiringMembers:
     is_keyed_by_epoch: bool = False
     """True if a window may fire once in each epoch of its job. The rows then have `firing_epoch`."""
     firing_watermark: Column | None = None
-    """Watermark that fires a window on time, ms; None if `CAUSE_COLUMNS` are not needed."""
+    """Watermark that fires a window on time, ms; None if `EMITTING_EVENT_COLUMNS` are not needed."""
     upstream_sides: tuple[SideName, ...] = ()
     """Sides whose rows are the output of another join."""
     add_slice: Callable[[DataFrame], DataFrame] | None = None
@@ -59,8 +59,8 @@ class FiringMembers:
         return "emitting_row" in self.rows.columns
 
     @property
-    def cause_columns(self) -> dict[str, Column]:
-        """`CAUSE_COLUMNS` of the emissions of a firing; empty if they are unknown."""
+    def emitting_event_columns(self) -> dict[str, Column]:
+        """`EMITTING_EVENT_COLUMNS` of the emissions of a firing; empty if they are unknown."""
         if self.firing_watermark is None:
             return {}
         row = F.coalesce(*(f"emitting_row_of_{side}" for side in SIDES)) if self.has_emitting_rows else no_position()
@@ -158,7 +158,7 @@ def _select_emissions(rows: DataFrame, members: FiringMembers, *further: str) ->
         "window_end": F.when(start.isNotNull(), F.col("window_end")),  # rows that a previous join padded have none
         "right_window_start": F.col("start_of_right"),
     }
-    computed |= members.cause_columns
+    computed |= members.emitting_event_columns
     names = dict.fromkeys([*EMISSION_COLUMNS, *computed])
     rows = members.add_slice(rows) if members.add_slice else rows
     return rows.select(*(computed.get(name, F.col(name)).alias(name) for name in names), *further)

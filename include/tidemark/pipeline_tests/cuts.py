@@ -20,9 +20,9 @@ OWN_SLICES, SLICE_PER_ROW, TWO_JOBS = "own slices", "a slice for each row", "two
 def depends_on_clock(pipeline: Pipeline) -> bool:
     """Return True if the clock does more than order the rows, so that a case needs its own times."""
     join = pipeline.join
-    has_clock_timers = join.time == "processing" or join.effective_trigger.kind.endswith("processing_time")
+    has_processing_time_timers = join.time == "processing" or join.effective_trigger.kind.endswith("processing_time")
     has_idle_inputs = any(source.idle_timeout for source in (pipeline.left, pipeline.right))
-    return bool(has_clock_timers or has_idle_inputs or pipeline.restarts)
+    return bool(has_processing_time_timers or has_idle_inputs or pipeline.restarts)
 
 
 def list_cuts(pipeline: Pipeline) -> tuple[str, ...]:

@@ -246,7 +246,9 @@ class GroupReplay:
             return created
         # The clock of a case stands still after its last slice, while others go on.
         end = (self.grid.start_of(last + 1) - 1) // 1000
-        return replace(created, end_clocks={number: end for job in jobs for number in job if number > last})
+        return replace(
+            created, end_processing_times_ms={number: end for job in jobs for number in job if number > last}
+        )
 
     def _create_buckets(self, slices: range, per_slice: int | None) -> Buckets:
         if self.is_on_own_clock:

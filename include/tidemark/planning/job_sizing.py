@@ -73,7 +73,7 @@ class JobCapacity:
 
 
 def list_slices_run_alone(pipeline: Pipeline, grid: Grid) -> list[int]:
-    """List the slices that need a job of their own: Flink SQL's job restarted in them, so they replay row by row."""
+    """List the slices that need a job of their own: those in which Flink SQL's job restarted, simulated row by row."""
     restarts = pipeline.restarts if pipeline.dialect == "flink-sql" else ()
     return sorted({grid.number_at(to_micros(restart)) for restart in restarts})
 

@@ -39,8 +39,8 @@ class ReplayLimits:
     are found first."""
     max_broadcast_positions: int = 500_000
     """Maximum number of positions that are broadcast: about 60 MB in each executor."""
-    max_retained_share: float = 0.25
-    """Maximum share of rows that outlive their slice for materializing the stateful rows."""
+    max_carried_share: float = 0.25
+    """Maximum share of rows that outlive their slice for materializing the late and carried rows."""
     max_repartitioned_share: float = 0.1
     """Maximum share of rows that outlive their slice for repartitioning the carried rows before they are written. With
     more, each Spark task that reads rows has enough of them for a file."""
@@ -133,7 +133,7 @@ class ReplayStrategy:
       (`ReplayLimits.can_broadcast_positions`).
     - `by_position`: only rows at late positions are candidates (`watermarks.late_positions`).
     """
-    materialize_stateful_rows: bool = False
+    materialize_late_and_carried_rows: bool = False
     """True if late candidates and rows that may outlive their slice are materialized in one scan."""
     repartition_carried_rows: bool = True
     """True if carried rows are moved into few files; False if each task writes a file."""
@@ -142,20 +142,20 @@ class ReplayStrategy:
     def choose(cls, statistics: JobStatistics, join: Join, lane_class: type[Lane], limits: ReplayLimits) -> Self:
         """Choose a strategy without another query.
 
-        | job   | join needs exact watermarks | exact_watermarks | late_candidates | materialize_stateful_rows |
-        |-------|-----------------------------|------------------|-----------------|---------------------------|
-        | small | no                          | None             | ordered         | False                     |
-        | small | yes                         | ordered          | all_rows        | False                     |
-        | large | no                          | None             | (2)             | (3)                       |
-        | large | yes                         | (1)              | all_rows        | False                     |
-        | large | selects exact rows          | None             | (2)             | (3)                       |
+        | job   | join needs exact watermarks | exact_watermarks | late_candidates | materialize_late_and_carried_rows |
+        |-------|-----------------------------|------------------|-----------------|-----------------------------------|
+        | small | no                          | None             | ordered         | False                             |
+        | small | yes                         | ordered          | all_rows        | False                             |
+        | large | no                          | None             | (2)             | (3)                               |
+        | large | yes                         | (1)              | all_rows        | False                             |
+        | large | selects exact rows          | None             | (2)             | (3)                               |
 
         (1) `broadcast_increments` if few rows raise a watermark, else `ordered`.
         (2) `by_position` if many rows are late candidates, else `broadcast_positions` if many rows raise a watermark,
             else `ordered`.
         (3) True unless many late candidates are ordered.
         If a row's position does not determine its watermark (`Lane.is_determined_by_position`), (1) and (2) are
-        `ordered`. Carried rows are repartitioned until `refine_by_retained_rows`.
+        `ordered`. Carried rows are repartitioned until `refine_by_carried_share`.
 
         Args:
             statistics: Statistics of the job's rows.
@@ -175,13 +175,13 @@ class ReplayStrategy:
             return strategy
         late_share = statistics.late_candidate_share
         has_many_candidates = late_share is not None and late_share > limits.max_late_candidate_share
-        strategy = replace(strategy, materialize_stateful_rows=has_positions or not has_many_candidates)
+        strategy = replace(strategy, materialize_late_and_carried_rows=has_positions or not has_many_candidates)
         if has_many_candidates and has_positions:
             return replace(strategy, late_candidates="by_position")
         return replace(strategy, late_candidates="broadcast_positions") if has_many_increments else strategy
 
     @property
-    def selects_retained_rows(self) -> bool:
+    def selects_carried_rows(self) -> bool:
         """True if the replay selects the rows that outlive their slice, where event times determine them."""
         return not self.cache_rows and self.exact_watermarks is None
 
@@ -198,20 +198,21 @@ class ReplayStrategy:
         """
         if count <= limits.max_broadcast_positions:
             return self
-        return replace(self, late_candidates="ordered", materialize_stateful_rows=False)
+        return replace(self, late_candidates="ordered", materialize_late_and_carried_rows=False)
 
-    def refine_by_retained_rows(self, share: float | None, limits: ReplayLimits) -> Self:
-        """Materialize stateful rows only if they are few, and repartition carried rows unless they are many.
+    def refine_by_carried_share(self, share: float | None, limits: ReplayLimits) -> Self:
+        """Materialize late and carried rows only if they are few, and repartition carried rows unless they are many.
 
         Args:
             share: Upper bound of the share of rows that outlive their slice; None if event times do not determine it.
             limits: The limits.
         """
         if share is None:
-            return replace(self, materialize_stateful_rows=False)
+            return replace(self, materialize_late_and_carried_rows=False)
         return replace(
             self,
-            materialize_stateful_rows=self.materialize_stateful_rows and share <= limits.max_retained_share,
+            materialize_late_and_carried_rows=self.materialize_late_and_carried_rows
+            and share <= limits.max_carried_share,
             repartition_carried_rows=share <= limits.max_repartitioned_share,
         )
 

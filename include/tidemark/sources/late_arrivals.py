@@ -28,8 +28,8 @@ from tidemark.timegrid.slices import Grid
 
 _MILLISECOND = 1000
 
-RowFilter = Callable[[], Column]
-"""A condition on an input's rows, created once Spark has started."""
+ConditionFactory = Callable[[], Column]
+"""Function that creates a condition on an input's rows. Only a Spark session can, and some reads need none."""
 _START_OF_CLOCK = -(2**63)
 _Span = tuple[int | None, int]
 """Slices start <= n < stop. None: from the first slice on."""
@@ -39,7 +39,7 @@ _Span = tuple[int | None, int]
 class _ConsumedRows:
     """Rows that slices have consumed at one version of an input."""
 
-    is_consumed: RowFilter
+    is_consumed: ConditionFactory
     end: int
     """Clock in microseconds from which (inclusive) no row was consumed at this version."""
 
@@ -361,7 +361,7 @@ class ChangeDetector:
         return removed if earlier and all(file.is_complete for file in removed) else None
 
     def _find_first_slice(
-        self, read_rows: Callable[[], DataFrame | None], is_consumed: RowFilter, grid: Grid
+        self, read_rows: Callable[[], DataFrame | None], is_consumed: ConditionFactory, grid: Grid
     ) -> int | None:
         """Find the first slice of consumed rows; 0 if it cannot be determined, None without rows."""
         try:

@@ -52,19 +52,21 @@ class BroadcastPositions:
         """Number of positions."""
         return int(self.counts["positions"].sum())
 
-    def with_exact_watermarks(self, all_rows: DataFrame, watermark_column: str, *, exact: bool) -> DataFrame:
+    def with_exact_watermarks(
+        self, all_rows: DataFrame, watermark_column: str, *, includes_all_rows: bool
+    ) -> DataFrame:
         """Return the rows with the exact watermarks at their arrival. Reads all rows once.
 
         Args:
             all_rows: All rows of the buckets of these rows, from `lanes.join_bucket_watermarks`.
             watermark_column: Column from which the watermark is made, as `Lane.watermark_column`.
-            exact: False if all of these rows are late candidates.
+            includes_all_rows: True to compute exact watermarks for any row; False if all of these rows may be late.
         """
         if not self.count:
             return with_exact_watermarks(self.rows)
         positions = self.rows.select(*(F.col(name).alias(alias) for name, alias in _ALIASES.items())).distinct()
-        increments = watermark_increments(watermark_column, exact=exact)
-        advancing = all_rows.where(advances_watermark(watermark_column, exact=exact)).select(
+        increments = watermark_increments(watermark_column, includes_all_rows=includes_all_rows)
+        advancing = all_rows.where(advances_watermark(watermark_column, includes_all_rows=includes_all_rows)).select(
             *POSITION, *(column.alias(f"{side}_increment") for side, column in increments.items())
         )
         clock, tiebreak = (F.col(_ALIASES[name]) for name in POSITION[1:])

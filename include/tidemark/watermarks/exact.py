@@ -49,9 +49,14 @@ def scale_tiebreak(tiebreak: Column, factor: int) -> Column:
     return F.greatest(F.when(tiebreak >= limit, error).otherwise(tiebreak), F.lit(-limit)) * F.lit(factor)
 
 
-def is_late_candidate(*, exact: bool) -> Column:
-    """Return True for rows that may be late or are rejected; with `exact` for all rows."""
-    if exact:
+def is_late_candidate(*, includes_all_rows: bool) -> Column:
+    """Return True for the late candidates: rows that may be late or are rejected.
+
+    Args:
+        includes_all_rows: True to compute exact watermarks for every row, filtered ones included, so that all are
+            candidates; False only for rows that may be late.
+    """
+    if includes_all_rows:
         return F.lit(True)
     # An earlier row of the bucket has an earlier clock, and its watermark is later than its clock by the lead at most.
     highest = F.least("combined_after", F.greatest("combined_before", clock_ms() + F.col("watermark_lead")))
@@ -59,32 +64,36 @@ def is_late_candidate(*, exact: bool) -> Column:
     return ~is_filtered() & (is_rejected() | may_be_late)
 
 
-def advances_watermark(watermark_column: str, *, exact: bool) -> Column:
-    """Return True for rows that may raise the watermark of late candidates in their bucket; never null."""
+def advances_watermark(watermark_column: str, *, includes_all_rows: bool) -> Column:
+    """Return True for rows that may raise the watermark of late candidates in their bucket; never null.
+
+    Args:
+        watermark_column: Column from which the watermark is made, as `Lane.watermark_column`.
+        includes_all_rows: True to compute exact watermarks for every row; False only for rows that may be late.
+    """
     left_is_higher, right_is_higher = (
         _own_watermark(side, watermark_column) > F.col(f"{side}_before") for side in SIDES
     )
-    is_relevant = F.col("has_increment" if exact else "needs_order")
+    is_relevant = F.col("has_increment" if includes_all_rows else "needs_order")
     return is_relevant & moves_watermark() & F.coalesce(left_is_higher | right_is_higher, F.lit(False))
 
 
-def watermark_increments(watermark_column: str, *, exact: bool) -> dict[str, Column]:
+def watermark_increments(watermark_column: str, *, includes_all_rows: bool) -> dict[str, Column]:
     """Return, by side, the watermark to which a row raises its input's; null if it raises none."""
-    return {
-        side: F.when(advances_watermark(watermark_column, exact=exact), _own_watermark(side, watermark_column))
-        for side in SIDES
-    }
+    is_increment = advances_watermark(watermark_column, includes_all_rows=includes_all_rows)
+    return {side: F.when(is_increment, _own_watermark(side, watermark_column)) for side in SIDES}
 
 
-def order_late_candidates(rows: DataFrame, watermark_column: str, *, exact: bool) -> DataFrame:
+def order_late_candidates(rows: DataFrame, watermark_column: str, *, includes_all_rows: bool) -> DataFrame:
     """Select the late candidates, with the watermarks just before their position as `left_before`, `right_before`."""
-    is_candidate = is_late_candidate(exact=exact)
-    relevant = rows.where(is_candidate | advances_watermark(watermark_column, exact=exact))
-    return with_preceding_watermarks(relevant, watermark_increments(watermark_column, exact=exact)).where(is_candidate)
+    is_candidate = is_late_candidate(includes_all_rows=includes_all_rows)
+    relevant = rows.where(is_candidate | advances_watermark(watermark_column, includes_all_rows=includes_all_rows))
+    increments = watermark_increments(watermark_column, includes_all_rows=includes_all_rows)
+    return with_preceding_watermarks(relevant, increments).where(is_candidate)
 
 
 def with_exact_watermarks_of_selected(
-    rows: DataFrame, selected: DataFrame, watermark_column: str, *, exact: bool
+    rows: DataFrame, selected: DataFrame, watermark_column: str, *, includes_all_rows: bool
 ) -> DataFrame:
     """Add exact watermarks to selected rows, by ordering them among the rows that raise a watermark.
 
@@ -92,11 +101,11 @@ def with_exact_watermarks_of_selected(
         rows: All rows of the buckets of the selected ones.
         selected: Some of them.
         watermark_column: Column from which the watermark is made, as `Lane.watermark_column`.
-        exact: False if all selected rows are late candidates.
+        includes_all_rows: True to compute exact watermarks for any row; False if all selected rows may be late.
     """
-    by_side = watermark_increments(watermark_column, exact=exact)
+    by_side = watermark_increments(watermark_column, includes_all_rows=includes_all_rows)
     increments = {f"{side}_increment": column for side, column in by_side.items()}
-    advancing = rows.where(advances_watermark(watermark_column, exact=exact)).select(
+    advancing = rows.where(advances_watermark(watermark_column, includes_all_rows=includes_all_rows)).select(
         *POSITION,
         "left_before",
         "right_before",

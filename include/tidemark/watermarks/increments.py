@@ -105,8 +105,8 @@ def _find_increments(rows: DataFrame, watermark_column: str, names: Sequence[str
         The rows by position, with the watermarks after them as `_BEFORE`, and with the combined watermark before their
         position as `preceding`.
     """
-    by_side = watermark_increments(watermark_column, exact=True)
-    increments = rows.where(advances_watermark(watermark_column, exact=True)).select(
+    by_side = watermark_increments(watermark_column, includes_all_rows=True)
+    increments = rows.where(advances_watermark(watermark_column, includes_all_rows=True)).select(
         *names, *POSITION, *_BEFORE, *_ALIGNED, *(column.alias(f"{side}_increment") for side, column in by_side.items())
     )
     preceding = with_preceding_watermarks(increments, {side: F.col(f"{side}_increment") for side in SIDES})

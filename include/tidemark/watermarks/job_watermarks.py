@@ -1,4 +1,4 @@
-"""Find the slice in which a lane's watermark or clock reaches a level."""
+"""Find the slice in which a lane's watermark or processing time reaches a level."""
 
 from __future__ import annotations
 
@@ -28,10 +28,13 @@ class JobWatermarks:
     grid: Grid
 
     @cached_property
-    def end_clocks(self) -> Sequence[Mapping[int, int]]:
+    def end_processing_times_ms(self) -> Sequence[Mapping[int, int]]:
         """Processing time at the end of each slice, ms, by lane, from the slice before the job on."""
         return [
-            {n: lane.end_clocks.get(n, (self.grid.start_of(n + 1) - 1) // 1000) for n in timeline.combined_at_end}
+            {
+                n: lane.end_processing_times_ms.get(n, (self.grid.start_of(n + 1) - 1) // 1000)
+                for n in timeline.combined_at_end
+            }
             for lane, timeline in zip(self.lanes, self.timelines, strict=True)
         ]
 
@@ -82,9 +85,9 @@ class JobWatermarks:
         ]
         return _with_first_slice(reached, rows, F.col("lane") * most + epoch, watermark, name)
 
-    def with_slice_at_clock(self, rows: DataFrame, clock: Column, name: str) -> DataFrame:
-        """Add the first slice at whose end the lane's processing time is at least `clock` (ms)."""
-        return _with_first_slice(self.end_clocks, rows, F.col("lane"), clock, name)
+    def with_slice_at_processing_time(self, rows: DataFrame, processing_time: Column, name: str) -> DataFrame:
+        """Add the first slice at whose end the lane's processing time is at least `processing_time` (ms)."""
+        return _with_first_slice(self.end_processing_times_ms, rows, F.col("lane"), processing_time, name)
 
 
 def _with_first_slice(

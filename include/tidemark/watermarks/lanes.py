@@ -82,7 +82,7 @@ class Lane:
     drain: int | None = None
     """Slice after which the input ends. The watermark then goes to infinity and evicts every row."""
 
-    end_clocks: Mapping[int, int] = field(default_factory=dict)
+    end_processing_times_ms: Mapping[int, int] = field(default_factory=dict)
     """Processing time at the end of slices, ms, where it differs from the slice's end."""
     late_margin: int = 0
     """Time above the watermark up to which rows need exact watermarks, ms. It is positive if the join treats some rows
@@ -112,26 +112,28 @@ class Lane:
         return _compute_timeline(statistics, self, buckets)
 
     @classmethod
-    def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
+    def split(cls, rows: DataFrame, *, includes_all_rows: bool) -> tuple[DataFrame, DataFrame]:
         """Split rows into those surely on time and the late candidates.
 
         Late candidates are rejected rows and rows that may not be later than the watermark at their arrival
-        (`exact.is_late_candidate`); with `exact` all rows. Adds `left_watermark`, `right_watermark` and the combined
-        `watermark` at each row's arrival (ms, long). They are exact for late candidates. Rows on time have the
+        (`exact.is_late_candidate`); with `includes_all_rows` all rows. Adds `left_watermark`, `right_watermark` and the
+        combined `watermark` at each row's arrival (ms, long). They are exact for late candidates. Rows on time have the
         watermarks before their bucket, which like the exact ones are below the event time.
 
         Args:
             rows: Rows from `join_bucket_watermarks`.
-            exact: Take all rows as late candidates. Only then are the rows that `where` filters in the result.
+            includes_all_rows: True to compute exact watermarks for every row; False only for rows that may be late. The
+                rows that `where` filters are in the result only if it is True.
         """
-        on_time = rows.where(~is_late_candidate(exact=exact) & ~is_filtered())
-        candidates = order_late_candidates(rows, cls.watermark_column, exact=exact)
+        on_time = rows.where(~is_late_candidate(includes_all_rows=includes_all_rows) & ~is_filtered())
+        candidates = order_late_candidates(rows, cls.watermark_column, includes_all_rows=includes_all_rows)
         return with_bucket_watermarks(on_time), with_exact_watermarks(candidates)
 
     @classmethod
-    def is_ordered(cls, *, exact: bool) -> Column:
+    def is_ordered(cls, *, includes_all_rows: bool) -> Column:
         """Return True for the rows that `split` reads to compute exact watermarks."""
-        return is_late_candidate(exact=exact) | advances_watermark(cls.watermark_column, exact=exact)
+        is_candidate = is_late_candidate(includes_all_rows=includes_all_rows)
+        return is_candidate | advances_watermark(cls.watermark_column, includes_all_rows=includes_all_rows)
 
     def newest_event_time(self, watermarks: Watermarks) -> int | None:
         """Return the greatest event time of any row so far, ms; None if watermarks do not determine it."""

@@ -50,8 +50,9 @@ class LatePositions:
             rows: Rows from `lanes.join_bucket_watermarks`.
             watermark_column: Column from which the watermark is made, as `Lane.watermark_column`.
         """
-        is_candidate, increments = is_late_candidate(exact=False), watermark_increments(watermark_column, exact=False)
-        times = rows.where(is_candidate | advances_watermark(watermark_column, exact=False)).select(
+        is_candidate = is_late_candidate(includes_all_rows=False)
+        increments = watermark_increments(watermark_column, includes_all_rows=False)
+        times = rows.where(is_candidate | advances_watermark(watermark_column, includes_all_rows=False)).select(
             *POSITION,
             "event_time",
             *("combined_before", "left_before", "right_before", "left_is_aligned", "right_is_aligned", "late_margin"),
@@ -101,6 +102,6 @@ class LatePositions:
 def _matches_position() -> Column:
     """Return True if a row is at a late position; rows that are surely on time are not looked up."""
     bucket, clock, tiebreak = (F.col(name) for name in POSITION)
-    position = bucket, F.when(is_late_candidate(exact=False), clock), tiebreak
+    position = bucket, F.when(is_late_candidate(includes_all_rows=False), clock), tiebreak
     columns = zip(position, _POSITION_COLUMNS.values(), strict=True)
     return reduce(Column.__and__, (own == F.col(late) for own, late in columns))

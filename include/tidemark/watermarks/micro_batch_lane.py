@@ -68,7 +68,7 @@ class MicroBatchLane(Lane):
 
     @classmethod
     @override
-    def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
+    def split(cls, rows: DataFrame, *, includes_all_rows: bool) -> tuple[DataFrame, DataFrame]:
         """Split by the late watermark of a row's batch, which is exact for all rows."""
         is_at_watermark = F.coalesce(F.col("event_time") <= F.col("watermark") * 1000, F.lit(False))
         is_candidate = F.col("rejected").isNotNull() | is_at_watermark

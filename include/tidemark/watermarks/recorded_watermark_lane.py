@@ -45,9 +45,9 @@ class RecordedWatermarkLane(Lane):
 
     @classmethod
     @override
-    def split(cls, rows: DataFrame, *, exact: bool) -> tuple[DataFrame, DataFrame]:
+    def split(cls, rows: DataFrame, *, includes_all_rows: bool) -> tuple[DataFrame, DataFrame]:
         """Split as `Lane.split` does, and raise the watermarks of late candidates to those that they recorded."""
-        on_time, candidates = super().split(rows, exact=exact)
+        on_time, candidates = super().split(rows, includes_all_rows=includes_all_rows)
         added = (RECORDED_WATERMARK, _WATERMARK_VALUE)
         if not cls.applies_to_own_row:
             return on_time.drop(*added), candidates.drop(*added)

@@ -85,8 +85,8 @@ class IntervalRules(IntervalBounds):
         """
         return event_time + (self.upper - self.lower) + self.lateness + 1
 
-    def requires_replay(self, event_time: Column, wait: Column) -> Column:
-        """Return True if only a row-by-row replay is exact.
+    def requires_simulation(self, event_time: Column, wait: Column) -> Column:
+        """Return True if only a row-by-row simulation is exact.
 
         With a cleanup interval, removals depend on every advance of the watermark. Times of 0 and below clash with two
         special meanings of 0 in the engine: no row left after a cleanup, and no cleanup so far.

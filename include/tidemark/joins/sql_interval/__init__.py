@@ -1,1 +1,1 @@
-"""Flink SQL's interval join in closed form, and a row-by-row replay of lanes without one."""
+"""Flink SQL's interval join in closed form, and a row-by-row simulation of lanes without one."""

@@ -36,7 +36,8 @@ def with_cleanup_time(rows: DataFrame, *, is_small: bool) -> DataFrame:
     Args:
         rows: Rows with `side`, `key_*`, `is_cached`, `expires_at`, `cleanup_time`, their position and `order_in_event`,
             and the `watermark` at their arrival. Times are in ms.
-        is_small: True if computing intermediate rows twice costs less than materializing them.
+        is_small: True if the rows are few and materialized (`JobRows.has_materialized_input`): sorting them twice then
+            costs less than materializing the sorted ones. False to sort once.
 
     Returns:
         The rows with `cleanup_time`; null if they are not cached.
@@ -59,7 +60,7 @@ def with_cleanup_time(rows: DataFrame, *, is_small: bool) -> DataFrame:
     labelled_rows = with_period.withColumn("needs_scan", F.coalesce(is_in_unordered_period, F.lit(False))).drop(
         "max_cleanup_time", "busy_period"
     )
-    if not is_small:  # otherwise both branches below would sort all rows again
+    if not is_small:  # otherwise both branches below would sort all rows
         labelled_rows = materialize(labelled_rows)
     ordered_rows = labelled_rows.where(~F.col("needs_scan"))
     ordered_rows = ordered_rows.withColumn("cleanup_time", F.when(is_cached, F.coalesce("cleanup_time", "expires_at")))

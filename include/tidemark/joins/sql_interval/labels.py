@@ -56,7 +56,7 @@ def label_caching(rows: DataFrame, rules: IntervalRules) -> DataFrame:
     - `expires_at`: the least operator time at which it has expired.
     - `lookup_skipped_at`: the last cleanup of the other side, an operator time, at which it skips its lookup.
     - `may_skip_lookup`: whether some cleanup before its arrival may have reached `lookup_skipped_at`.
-    - `requires_replay`: whether only a replay of its lane is exact.
+    - `requires_simulation`: whether only a simulation of its lane is exact.
     """
     event_time, wait = F.col("event_time"), rules.wait_for_side(F.col("side"))
     operator_time = rules.operator_time(F.col("watermark"))
@@ -66,7 +66,7 @@ def label_caching(rows: DataFrame, rules: IntervalRules) -> DataFrame:
         "expires_at": rules.expires_at(event_time, wait),
         "lookup_skipped_at": rules.lookup_skipped_at(event_time),
         "may_skip_lookup": (rules.lookup_skipped_at(event_time) <= operator_time) & ~rules.is_empty,
-        "requires_replay": rules.requires_replay(event_time, wait),
+        "requires_simulation": rules.requires_simulation(event_time, wait),
     }
     if "cleanup_time" not in rows.columns:
         labels["cleanup_time"] = F.lit(None).cast("long")
@@ -77,7 +77,7 @@ def label_eviction(rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
     """Add the labels that follow from the cleanup time.
 
     - `eviction_slice`: the slice whose watermark removes a row; that of its arrival if it is not cached.
-    - `is_tracked`: whether it is late or outlives its slice, so that its first match must be known.
+    - `needs_first_match`: whether it is late or outlives its slice, so that its first match must be known.
     """
     # `with_slice_reaching` accepts no null. The eviction slice of rows that are not cached is replaced below.
     removal_watermark = F.coalesce("cleanup_time", "expires_at")
@@ -89,7 +89,7 @@ def label_eviction(rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
     is_removed_in_slice = (F.col("eviction_slice") <= F.greatest("slice", F.lit(watermarks.first_slice))) & ~is_late(
         watermarks.first_slice
     )
-    return labelled.withColumn("is_tracked", ~F.coalesce(is_removed_in_slice, F.lit(False)))
+    return labelled.withColumn("needs_first_match", ~F.coalesce(is_removed_in_slice, F.lit(False)))
 
 
 def with_match_state(rows: DataFrame, condition: str | None, first_slice: int) -> DataFrame:

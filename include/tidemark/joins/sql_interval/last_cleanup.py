@@ -7,7 +7,7 @@ lookup if all its possible partners have expired by that time, even if some of t
 This is a recurrence over rows of all keys, because a lookup that is skipped is no cleanup. It seldom matters. A row
 that is not that late always looks up: its lookup is certain. Nearly always a certain lookup before an extremely late
 row proves that it skips its own. `LastCleanups` finds the rows for which there is no proof, whose lookups are
-undecided. Their lanes are replayed if such a row would find an overdue row, or would be the last cleanup of its slice.
+undecided. Their lanes are simulated if such a row would find an overdue row, or would be the last cleanup of its slice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.config.sides import OTHER
-from tidemark.joins.base import ExactRows, RowFilter
+from tidemark.joins.base import ExactRows, RowTransform
 from tidemark.joins.keys import key_columns
 from tidemark.joins.sql_interval.overdue_rows import OverdueRows, is_overdue
 from tidemark.spark.materialization import materialize
@@ -45,9 +45,9 @@ class LastCleanups:
 
     watermarks: JobWatermarks
     last_cleanups: dict[_SideOfSlice, int]
-    """Operator time of a side's last cleanup by the end of a slice; wrong for `replayed_lanes`."""
-    replayed_lanes: frozenset[int]
-    """Lanes that must be replayed."""
+    """Operator time of a side's last cleanup by the end of a slice; wrong for `simulated_lanes`."""
+    simulated_lanes: frozenset[int]
+    """Lanes that must be simulated."""
 
     @classmethod
     def from_rows(
@@ -70,7 +70,7 @@ class LastCleanups:
             "operator_time": F.max(F.when(~F.col("may_skip_lookup"), F.col("operator_time"))),
             "lookup_skipped_at": F.max(F.when(F.col("may_skip_lookup"), F.col("lookup_skipped_at"))),
             "last_timer": F.max(F.when(is_removed_at_expiry, F.col("cleanup_time"))),
-            "requires_replay": F.max("requires_replay"),
+            "requires_simulation": F.max("requires_simulation"),
             "overdue_count": F.count_if(~is_removed_at_expiry),
         }
         groups = rows.groupBy(*_BUCKET, "side", "eviction_slice")
@@ -88,14 +88,15 @@ class LastCleanups:
         if filtered is not None:
             arrivals = arrivals.unionByName(filtered.select(*_ARRIVAL))
         last_cleanups = _compute_last_cleanups(lookups, _find_timer_cleanups(arrivals, timers, watermarks), watermarks)
-        replayed_lanes = set(statistics.loc[statistics["requires_replay"], "lane"]) | _find_restarted_lanes(watermarks)
+        simulated_lanes = set(statistics.loc[statistics["requires_simulation"], "lane"])
+        simulated_lanes |= _find_restarted_lanes(watermarks)
         overdue_count = int(statistics["overdue_count"].sum())
         undecided_buckets = _find_undecided_buckets(lookups, watermarks)
         if not undecided_buckets.empty:
             undecided_rows = _find_undecided_rows(new_rows, undecided_buckets)
             overdue_rows = rows.where(is_overdue()) if overdue_count else None
-            replayed_lanes |= set(_find_undecided_lanes(undecided_rows, overdue_rows, last_cleanups))
-        return cls(watermarks, last_cleanups, frozenset(map(int, replayed_lanes))), overdue_count
+            simulated_lanes |= set(_find_undecided_lanes(undecided_rows, overdue_rows, last_cleanups))
+        return cls(watermarks, last_cleanups, frozenset(map(int, simulated_lanes))), overdue_count
 
     @classmethod
     def from_selected_rows(
@@ -105,8 +106,8 @@ class LastCleanups:
         overdue_rows: OverdueRows | None,
         watermarks: JobWatermarks,
         exact_rows: ExactRows,
-        label: RowFilter,
-        replayed_lanes: set[int],
+        label: RowTransform,
+        simulated_lanes: set[int],
     ) -> LastCleanups:
         """Collect the cleanups of a large job from the watermarks of its buckets, and from the rows of some buckets.
 
@@ -122,7 +123,7 @@ class LastCleanups:
             watermarks: The watermarks of the job.
             exact_rows: Access to rows with exact watermarks.
             label: Function that adds the labels to rows with exact watermarks.
-            replayed_lanes: Lanes with a row that requires a replay.
+            simulated_lanes: Lanes with a row that requires a simulation.
         """
         lookups = _bound_lookups(late_rows, exact_rows.buckets)
         undecided_buckets = _find_undecided_buckets(lookups, watermarks)
@@ -130,7 +131,9 @@ class LastCleanups:
         arrivals = materialize(_select_bucket_rows(exact_rows, ordered_buckets))
         bucket_rows = label(arrivals.where(F.col("rejected").isNull()))
         lookups = _with_exact_operator_times(lookups, bucket_rows)
-        timers = _find_late_timers(rows, overdue_rows, _compute_last_cleanups(lookups, {}, watermarks), watermarks)
+        timers = _find_timers_after_last_lookup(
+            rows, overdue_rows, _compute_last_cleanups(lookups, {}, watermarks), watermarks
+        )
         if missing_buckets := _find_crossing_buckets(timers, exact_rows.buckets) - ordered_buckets:
             arrivals = arrivals.unionByName(_select_bucket_rows(exact_rows, missing_buckets))
         before_buckets = exact_rows.buckets.rename(columns={"combined_before": "watermark"})[list(_ARRIVAL)]
@@ -139,25 +142,25 @@ class LastCleanups:
             arrivals.select(*_ARRIVAL).unionByName(first_arrivals), timers, watermarks
         )
         last_cleanups = _compute_last_cleanups(lookups, timer_cleanups, watermarks)
-        replayed_lanes = replayed_lanes.union(_find_restarted_lanes(watermarks))
+        simulated_lanes = simulated_lanes.union(_find_restarted_lanes(watermarks))
         if not undecided_buckets.empty:
             undecided_rows = _find_undecided_rows(bucket_rows, undecided_buckets)
             all_overdue = None if overdue_rows is None else overdue_rows.rows
-            replayed_lanes |= set(_find_undecided_lanes(undecided_rows, all_overdue, last_cleanups))
-        return cls(watermarks, last_cleanups, frozenset(map(int, replayed_lanes)))
+            simulated_lanes |= set(_find_undecided_lanes(undecided_rows, all_overdue, last_cleanups))
+        return cls(watermarks, last_cleanups, frozenset(map(int, simulated_lanes)))
 
     @property
     def has_closed_form(self) -> Column:
         """True for a row of a lane with a closed form."""
-        return ~F.col("lane").isin(*self.replayed_lanes)
+        return ~F.col("lane").isin(*self.simulated_lanes)
 
-    def to_timelines(self, replayed_cleanups: dict[_SideOfSlice, int]) -> list[Timeline]:
+    def to_timelines(self, simulated_cleanups: dict[_SideOfSlice, int]) -> list[Timeline]:
         """Return the timelines with the last cleanups by the end of each slice.
 
         Args:
-            replayed_cleanups: Last cleanups of the replayed lanes.
+            simulated_cleanups: Last cleanups of the simulated lanes.
         """
-        last_cleanups = {**self.last_cleanups, **replayed_cleanups}
+        last_cleanups = {**self.last_cleanups, **simulated_cleanups}
 
         def with_last_cleanups(lane: int, slice_number: int, watermarks: Watermarks) -> Watermarks:
             left, right = (last_cleanups[lane, side, slice_number] for side in OTHER)
@@ -367,7 +370,7 @@ def _with_exact_operator_times(lookups: pd.DataFrame, bucket_rows: DataFrame) ->
     return lookups.assign(operator_time=lookups["exact"].astype("Int64").fillna(lookups["operator_time"]))
 
 
-def _find_late_timers(
+def _find_timers_after_last_lookup(
     rows: DataFrame,
     overdue_rows: OverdueRows | None,
     lookup_cleanups: dict[_SideOfSlice, int],

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.config.sides import OTHER, SIDES
-from tidemark.joins.base import JobRows, RowFilter, compute_row_hash
+from tidemark.joins.base import JobRows, RowTransform, compute_row_hash
 from tidemark.joins.binned_join import join_by_interval
 from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
@@ -53,7 +53,7 @@ def number_late_rows(rows: DataFrame, first_slice: int) -> DataFrame:
     return rows.where(~is_late_or_uncached(first_slice)).unionByName(late_rows, allowMissingColumns=True)
 
 
-def number_late_candidates(job_rows: JobRows, label: RowFilter) -> tuple[JobRows, DataFrame, int]:
+def number_late_candidates(job_rows: JobRows, label: RowTransform) -> tuple[JobRows, DataFrame, int]:
     """Add `lookup_number` to the rows of a large job; null for rows that are surely cached and not late.
 
     Args:
@@ -74,7 +74,7 @@ def number_late_candidates(job_rows: JobRows, label: RowFilter) -> tuple[JobRows
         job_rows,
         on_time=job_rows.on_time.select("*", number),
         late_candidates=others.unionByName(late_rows.select(*others.columns)),
-        retained=job_rows.retained.select("*", number),
+        may_be_carried=job_rows.may_be_carried.select("*", number),
     )
     return numbered, late_rows, count
 

@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 
 from tidemark.config.sides import SideName
 from tidemark.formatting import quote_identifier
-from tidemark.joins.base import CAUSE_COLUMNS, EMISSION_COLUMNS, later_position
+from tidemark.joins.base import EMISSION_COLUMNS, EMITTING_EVENT_COLUMNS, later_position
 from tidemark.joins.emission_order import to_emission_order
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window_output import PADDING_TYPES, JoinType
@@ -19,7 +19,7 @@ from tidemark.timegrid.time_columns import as_json
 
 ARRIVAL_ORDER = ("clock", "tiebreak", "event_time")
 _EMITTED = ("slice", "left", "right", "emitting_row", "emission_order")
-_TRACKED = (*_EMITTED, "left_match_hash", "right_match_hash")
+_MATCH_COLUMNS = (*_EMITTED, "left_match_hash", "right_match_hash")
 
 
 def compute_match_hash(rows: DataFrame, condition: str | None) -> Column:
@@ -42,19 +42,19 @@ def is_padded(side: Column, join_type: JoinType) -> Column:
 
 
 def select_pairs(
-    pairs: DataFrame, *, is_tracked: bool, emission_order: Column | None = None, condition: str | None = None
+    pairs: DataFrame, *, has_match_hashes: bool, emission_order: Column | None = None, condition: str | None = None
 ) -> DataFrame:
     """Select the columns of pairs that emissions need, and the pairs that meet a condition.
 
     Args:
         pairs: Pairs with `slice`, `left`, `right` and the positions of both rows.
-        is_tracked: True to select the keys and match hashes too.
+        has_match_hashes: True to select the keys and match hashes too.
         emission_order: Order of a pair among the rows that one event emits; None if it does not matter.
         condition: SQL over `left_*` and `right_*`; None for all pairs. The pairs must be materialized: otherwise Spark
             may evaluate it for rows that are no pair.
     """
     pairs = pairs.withColumns({"emitting_row": later_position(), "emission_order": to_emission_order(emission_order)})
-    pairs = pairs.select(*_TRACKED, *key_columns(pairs)) if is_tracked else pairs.select(*_EMITTED)
+    pairs = pairs.select(*_MATCH_COLUMNS, *key_columns(pairs)) if has_match_hashes else pairs.select(*_EMITTED)
     if condition is None:
         return pairs
     flat_columns = (
@@ -88,8 +88,13 @@ def with_first_match(rows: DataFrame, first_matches: DataFrame) -> DataFrame:
     )
 
 
+def drop_needless_matches(rows: DataFrame, join_type: JoinType) -> DataFrame:
+    """Keep the first match of rows that may be padded. That of others depends on whether the lane is simulated."""
+    return rows.withColumn("first_match_slice", F.when(is_padded(F.col("side"), join_type), F.col("first_match_slice")))
+
+
 def to_emissions(rows: DataFrame, emission: Column, emitting_watermark: Column | None = None) -> DataFrame:
-    """Select rows or pairs as emissions, in `EMISSION_COLUMNS` and `CAUSE_COLUMNS`.
+    """Select rows or pairs as emissions, in `EMISSION_COLUMNS` and `EMITTING_EVENT_COLUMNS`.
 
     Args:
         rows: Rows or pairs with `emitting_row` and `emission_order`.
@@ -99,7 +104,7 @@ def to_emissions(rows: DataFrame, emission: Column, emitting_watermark: Column |
     null = F.lit(None).cast("long")
     constants = {"emission": emission, "pane": F.lit(0), "result_time": null, "window_start": null, "window_end": null}
     constants["emitting_watermark"] = null if emitting_watermark is None else emitting_watermark
-    names = (*EMISSION_COLUMNS, *CAUSE_COLUMNS)
+    names = (*EMISSION_COLUMNS, *EMITTING_EVENT_COLUMNS)
     return rows.select(*(constants.get(name, F.col(name)).alias(name) for name in names))
 
 

@@ -1,6 +1,6 @@
 """Simulate Flink SQL's interval join row by row, for lanes without a closed form.
 
-A lane is sorted by arrival and replayed in one task. `_Operator` follows the steps of `RowTimeIntervalJoin`: it
+A lane is sorted by arrival and simulated in one task. `_Operator` follows the steps of `RowTimeIntervalJoin`: it
 advances the watermark, looks up partners, and then caches the row.
 """
 
@@ -51,10 +51,10 @@ _CacheKey = tuple[str, str]
 """Side, and join key as JSON."""
 
 
-def replay_lanes(
+def simulate_lanes(
     rows: DataFrame, timelines: Mapping[int, Timeline], last_cleanups: Mapping[int, dict[str, int]], first_slice: int
 ) -> DataFrame:
-    """Replay lanes, each in one task.
+    """Simulate lanes, each in one task.
 
     Args:
         rows: New and carried rows of both sides with these columns:
@@ -73,19 +73,19 @@ def replay_lanes(
 
     Returns:
         Rows with a `role`: `state` for each participating row, with its carried columns and `eviction_slice`;
-        `matched`, `padded_left` or `padded_right` for an emission, with `CAUSE_COLUMNS`; `end` for each slice, with the
-        last cleanup of each side.
+        `matched`, `padded_left` or `padded_right` for an emission, with `EMITTING_EVENT_COLUMNS`; `end` for each slice,
+        with the last cleanup of each side.
     """
     schema = T.StructType([*(T.StructField(f.name, f.dataType) for f in rows.schema), *_EXTRA_FIELDS])
     arrow_schema = to_arrow_schema(schema)
     # Timelines are serialized to each worker, which needs no buckets.
     timelines = {lane: replace(line, buckets=line.buckets.iloc[:0]) for lane, line in timelines.items()}
 
-    def replay_table(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
+    def simulate_table(key: tuple[Any, ...], table: pa.Table) -> pa.Table:
         lane = key[0].as_py()
-        return _replay_lane(table, timelines[lane], last_cleanups[lane], first_slice, arrow_schema)
+        return _simulate_lane(table, timelines[lane], last_cleanups[lane], first_slice, arrow_schema)
 
-    return rows.groupBy("lane").applyInArrow(replay_table, schema)
+    return rows.groupBy("lane").applyInArrow(simulate_table, schema)
 
 
 @dataclass(slots=True, eq=False)
@@ -291,10 +291,10 @@ class _Operator:
         self.emissions.append(_Emission(role, left, right, self.slice_number, position, timer, emission_order))
 
 
-def _replay_lane(
+def _simulate_lane(
     table: pa.Table, timeline: Timeline, last_cleanups: dict[str, int], first_slice: int, schema: pa.Schema
 ) -> pa.Table:
-    """Replay one lane in order of arrival."""
+    """Simulate one lane in order of arrival."""
     table = table.sort_by("arrival_number")
     params = {name: table[name][0].as_py() for name in ("lower", "upper", "lateness", "min_cleanup")}
     operator = _Operator(
@@ -323,7 +323,7 @@ def _replay_lane(
         operator.advance_watermark(timeline.combined_at_end[slice_number])
         cleanups.append((slice_number, operator.last_cleanup["left"], operator.last_cleanup["right"]))
     participating = [row for row in rows if row.rejected is None]
-    if not any(table["requires_replay"].to_pylist()):
+    if not any(table["requires_simulation"].to_pylist()):
         for row in participating:
             # Timers follow from `cleanup_time`. With this column, the state would differ from that of the closed form.
             row.timer_slice = None

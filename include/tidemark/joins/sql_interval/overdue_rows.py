@@ -52,7 +52,7 @@ def is_overdue() -> Column:
 def select_certain_lookups(rows: DataFrame, first_slice: int) -> DataFrame:
     """Select new rows that look up partners in any case.
 
-    Lookups of other rows do not matter in lanes with a closed form: if one did, `LastCleanups` would replay its lane.
+    Lookups of other rows do not matter in lanes with a closed form: if one did, `LastCleanups` would simulate its lane.
     """
     return rows.where((F.col("slice") >= first_slice) & ~F.col("may_skip_lookup"))
 

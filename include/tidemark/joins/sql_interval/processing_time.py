@@ -1,9 +1,9 @@
 """Join by interval on processing time as Flink SQL does, in closed form.
 
-A row's time is the clock at its arrival, so no row is late. Pairs follow from both clocks and, within a millisecond,
-from the order of arrival. Only the removal of unmatched rows, which outer joins pad, depends on the state of the
-operator. A row is removed by its cache's timer, or before that by the first row of the other side with the same key
-that arrives after it has expired.
+A row's time is the processing time at its arrival, so no row is late. Pairs follow from both times and, within a
+millisecond, from the order of arrival. Only the removal of unmatched rows, which outer joins pad, depends on the state
+of the operator. A row is removed by its cache's timer, or before that by the first row of the other side with the same
+key that arrives after it has expired.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class ProcessingTimeJoin(Join):
     Carried rows have these columns:
 
     - `first_match_slice`: the slice of the row's first match.
-    - `cleanup_time`: the clock at which a timer removes it, ms.
+    - `cleanup_time`: the processing time at which a timer removes it, ms.
     - `removal_slice`: the slice in which a row of the other side removed it before that.
     """
 
     rules: IntervalRules
-    """Rules with the clock at a row's arrival in place of its event time."""
-    clock: Column
-    """Clock at a row's arrival, ms."""
+    """Rules with the processing time at a row's arrival in place of its event time."""
+    processing_time_ms: Column
+    """Processing time at a row's arrival, ms."""
     join_type: JoinType
     condition: str | None = None
     """SQL over `left_*` and `right_*` that pairs must meet as well."""
@@ -66,7 +66,7 @@ class ProcessingTimeJoin(Join):
 
     @override
     def reject_invalid(self, rows: DataFrame) -> DataFrame:
-        return rows.withColumns({"event_time": self.clock, "floored": F.lit(False)})
+        return rows.withColumns({"event_time": self.processing_time_ms, "floored": F.lit(False)})
 
     @override
     def times_match(self, left: Column, right: Column) -> Column:
@@ -118,11 +118,13 @@ class ProcessingTimeJoin(Join):
         uncached = labelled_rows.where(~F.col("is_cached")).withColumn("eviction_slice", F.col("slice"))
         if not self._has_padding:
             cached = cached.withColumn("cleanup_time", F.coalesce("cleanup_time", "expires_at"))
-            return job_rows.watermarks.with_slice_at_clock(cached, F.col("cleanup_time"), "eviction_slice").unionByName(
-                uncached
-            )
+            return job_rows.watermarks.with_slice_at_processing_time(
+                cached, F.col("cleanup_time"), "eviction_slice"
+            ).unionByName(uncached)
         cached = with_cleanup_time(cached, self.rules.min_cleanup + 1)
-        with_eviction = job_rows.watermarks.with_slice_at_clock(cached, F.col("cleanup_time"), "eviction_slice")
+        with_eviction = job_rows.watermarks.with_slice_at_processing_time(
+            cached, F.col("cleanup_time"), "eviction_slice"
+        )
         return materialize(with_eviction.unionByName(uncached))
 
     def _join_pairs(self, rows: DataFrame, first_slice: int) -> DataFrame:
@@ -141,7 +143,7 @@ class ProcessingTimeJoin(Join):
             rules.is_within(*times) & earlier_is_cached & (later_slice >= first_slice),
             sql_condition=self.condition,
         )
-        return select_pairs(pairs.withColumn("slice", later_slice), is_tracked=True)
+        return select_pairs(pairs.withColumn("slice", later_slice), has_match_hashes=True)
 
     def _with_removal_slice(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
         """Set `removal_slice`: the slice in which a timer or a lookup removes a row; null if it remains cached.
@@ -149,7 +151,7 @@ class ProcessingTimeJoin(Join):
         A lookup makes a difference only if the row expires in an earlier slice than its timer fires.
         """
         is_in_cache = F.col("is_cached") & F.col("removal_slice").isNull()
-        with_expiry = watermarks.with_slice_at_clock(rows, F.col("expires_at"), "expiry_slice")
+        with_expiry = watermarks.with_slice_at_processing_time(rows, F.col("expires_at"), "expiry_slice")
         is_removed_after_expiry = (
             is_in_cache & F.col("expiry_slice").isNotNull() & ~F.col("expiry_slice").eqNullSafe(F.col("eviction_slice"))
         )
@@ -196,7 +198,7 @@ def _with_first_lookup(rows: DataFrame, lookups: DataFrame) -> DataFrame:
 
 
 def with_cleanup_time(rows: DataFrame, span: Column) -> DataFrame:
-    """Fill in `cleanup_time` of cached rows, the clock at which a timer removes them, where no earlier job has.
+    """Fill in `cleanup_time` of cached rows, when a timer removes them (processing time), where no earlier job has.
 
     The rows of one side and key have one timer at a time. It is set for the first row, the anchor, and removes all rows
     up to `span` after it. The next row is the next anchor. A gap longer than the span starts a new run of rows, and its

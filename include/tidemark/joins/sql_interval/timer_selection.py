@@ -6,10 +6,10 @@ matters only in two cases. The row is then a candidate:
 - A late row can match it after it has expired.
 - The later row outlives the slice, so that both may be in the carried state.
 
-To follow the timer of a candidate, only the rows that arrived shortly before it are needed. A timer that fires is set
-again for the oldest row left. So a simulation that begins late has the true timer from the moment on at which all rows
-from before its beginning have expired, and then the timer has fired once. `compute_scan_buckets` derives from the
-watermarks of buckets how far back a simulation must begin.
+To follow the timer of a candidate, only the rows that arrived shortly before it are needed. A scan may start at any
+bucket. Its timer is correct once (1) all rows from before its start have expired, and (2) the timer has then fired
+once, because a firing timer is reset from the rows left. `compute_scan_buckets` derives from the watermarks of buckets
+how far back a scan must start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.config.sides import SIDES, SideName
-from tidemark.joins.base import ExactRows, RowFilter, select_all
+from tidemark.joins.base import ExactRows, RowTransform, select_all
 from tidemark.joins.keys import key_columns
 from tidemark.joins.sql_interval.cleanup_timers import with_cleanup_time
 from tidemark.joins.sql_interval.labels import get_other_side, select_narrow
@@ -45,9 +45,9 @@ _SCAN_SCHEMA = "bucket_number long, side string, first_bucket long, last_lookup_
 
 def find_overdue_rows(
     expired_partners: DataFrame,
-    stateful_rows: DataFrame,
+    late_and_carried_rows: DataFrame,
     carried: DataFrame | None,
-    label: RowFilter,
+    label: RowTransform,
     exact_rows: ExactRows,
     first_slice: int,
     expiry_delays: Mapping[SideName, int] | None,
@@ -56,7 +56,7 @@ def find_overdue_rows(
 
     Args:
         expired_partners: Rows in range of a late row that have expired at its arrival.
-        stateful_rows: Rows that may outlive their slice, or that arrived after such a row, carried ones included.
+        late_and_carried_rows: Late and carried rows, and rows that may outlive their slice or arrived after such a row.
         carried: Rows carried from the slice before the job; None for none.
         label: Function that labels rows (`labels.label_caching`).
         exact_rows: Access to rows with exact watermarks.
@@ -64,7 +64,7 @@ def find_overdue_rows(
         expiry_delays: Time from a row's event time to its expiry by side, ms; None if lanes differ.
     """
     names, last_bucket = expired_partners.columns, -1
-    candidates = find_inversions(label(select_narrow(stateful_rows))).select(*names)
+    candidates = find_inversions(label(select_narrow(late_and_carried_rows))).select(*names)
     candidates = candidates.unionByName(expired_partners.where(F.col("cleanup_time").isNull()))
     scan_buckets = _list_scan_buckets(exact_rows, expiry_delays)
     if carried is not None:
@@ -81,6 +81,7 @@ def find_overdue_rows(
     cache_rows = exact_rows.select(lambda rows: selection.select_rows(rows.drop(*SIDES)), select_all)
     cache_rows = materialize(label(select_narrow(cache_rows.where(F.col("rejected").isNull()))))
     timed_rows = cache_rows if carried is None else cache_rows.unionByName(selection.select_carried(carried))
+    # These rows are materialized, but may be as many as a large job's: they are sorted once.
     timed_rows = with_cleanup_time(timed_rows, is_small=False)
     lookups = select_certain_lookups(cache_rows, first_slice)
     return OverdueRows.create(with_removing_lookup(selection.select_overdue(timed_rows), lookups))

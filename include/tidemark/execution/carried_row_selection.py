@@ -22,22 +22,22 @@ _SCHEMA = "bucket long, combined_before long, end_watermark long, side string, e
 
 
 @dataclass(frozen=True)
-class RetainedRows:
+class CarriedRowSelection:
     """The rows on time that may outlive their slice."""
 
     condition: Column
-    """Condition for a row to be retained, over the columns of `lanes.join_bucket_watermarks`."""
+    """Condition for a row that may be carried, over the columns of `lanes.join_bucket_watermarks`."""
     max_share: float
     """Upper bound of their share of the job's rows."""
 
 
-def find_retained_rows(
+def find_rows_that_may_be_carried(
     spark: SparkSession,
     statistics: JobStatistics,
     buckets: Buckets,
     join: Join,
     newest_carried: Mapping[tuple[int, str], int],
-) -> RetainedRows | None:
+) -> CarriedRowSelection | None:
     """Return the rows that may outlive their slice; None if event times do not determine them.
 
     Args:
@@ -52,15 +52,15 @@ def find_retained_rows(
         return None
     outlives_slice = eviction_watermark > F.col("end_watermark")
     if len(statistics.timelines) > 1:  # the condition differs between lanes
-        return RetainedRows(F.lit(True) if join.retains_overdue_rows else outlives_slice, max_share=1)
+        return CarriedRowSelection(F.lit(True) if join.buffers_overdue_rows else outlives_slice, max_share=1)
     newest = _list_newest_rows(statistics).dropna()
-    if join.retains_overdue_rows:
+    if join.buffers_overdue_rows:
         initial = newest["side"].map({side: newest_carried.get((0, side), -np.inf) for side in SIDES})
         newest["event_time"] = np.fmax(newest.groupby("side")["event_time"].cummax(), initial)
     newest = newest.astype({"event_time": "int64"})
-    retained = from_pandas(spark, newest, _SCHEMA).where(outlives_slice).select("bucket", "side", "rows").toPandas()
-    condition = _is_in_retained_bucket(retained, buckets) if join.retains_overdue_rows else outlives_slice
-    return RetainedRows(condition, int(retained["rows"].sum()) / statistics.row_count)
+    carrying = from_pandas(spark, newest, _SCHEMA).where(outlives_slice).select("bucket", "side", "rows").toPandas()
+    condition = _is_in_bucket_that_may_carry(carrying, buckets) if join.buffers_overdue_rows else outlives_slice
+    return CarriedRowSelection(condition, int(carrying["rows"].sum()) / statistics.row_count)
 
 
 def _list_newest_rows(statistics: JobStatistics) -> pd.DataFrame:
@@ -75,10 +75,10 @@ def _list_newest_rows(statistics: JobStatistics) -> pd.DataFrame:
     return pd.concat(by_side, ignore_index=True)
 
 
-def _is_in_retained_bucket(retained_buckets: pd.DataFrame, buckets: Buckets) -> Column:
+def _is_in_bucket_that_may_carry(carrying_buckets: pd.DataFrame, buckets: Buckets) -> Column:
     """Return True for rows from the first bucket of their side and slice on in which a row may outlive the slice."""
-    slices = buckets.find_slices(retained_buckets["bucket"])
-    first_buckets = retained_buckets.groupby(["side", slices])["bucket"].min()
+    slices = buckets.find_slices(carrying_buckets["bucket"])
+    first_buckets = carrying_buckets.groupby(["side", slices])["bucket"].min()
     index = (F.col("slice") - buckets.slices[0]).cast("int")
     from_bucket = {
         side: F.get(array_literal([int(first_buckets.get((side, n), _NEVER)) for n in buckets.slices], "bigint"), index)
