@@ -12,7 +12,7 @@ from tidemark.ledger.ledger import Ledger
 from tidemark.planning.deleted_inputs import find_deleted_inputs
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
-from tidemark.tables.run_files import run_of
+from tidemark.tables.run_files import parse_run
 
 OUTDATED = Request(reprocess=True, outdated=True)
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -32,7 +32,7 @@ def create_hourly_rows(count):
 
 
 def list_runs(table):
-    return set(map(run_of, DeltaTableHandle.open(table).files["path"]))
+    return set(map(parse_run, DeltaTableHandle.open(table).files["path"]))
 
 
 def list_emission_files(spark, lake, ledger, slices):
@@ -284,7 +284,7 @@ def test_reprocess_rebuilds_expired_checkpoint(
     append_inputs(create_row(777, at(3, 30)))
     expired = [read_ledger(settings).entry(number).run for number in (1, 2)]
     checkpoint = DeltaTableHandle.open(f"{lake}/orders/checkpoint")
-    checkpoint.commit([], [path for path in checkpoint.files["path"] if run_of(path) in expired])
+    checkpoint.commit([], [path for path in checkpoint.files["path"] if parse_run(path) in expired])
     plan, results = plan_and_run(settings, reprocess=True, start=at(3), end=at(4))
 
     assert [(segment.reason, list(segment.slices)) for segment in plan.slice_ranges] == [

@@ -110,7 +110,7 @@ def commit_adoption(spark: SparkSession, plan: AdoptionPlan, comparison: Compari
     staged |= {name: files for name, files in copies.items() if files}
     staged.setdefault("checkpoint", _stage_empty(warm_up, live, "checkpoint"))
     run = StagedRun(uuid4().hex, plan.slices, staged)
-    transaction = LedgerTransaction.prepare(spark, live, live.number + 1, [run])
+    transaction = LedgerTransaction.prepare(spark, live, live.last_commit + 1, [run])
     rows = read_newest_rows(warm_up.tables).values()
     transaction.commit([_adopt_row(row, transaction, plan) for row in rows])
     last = warm_up.last

@@ -28,7 +28,7 @@ from tidemark.erasure.row_erasure import erase_rejected_rows, erase_rows
 from tidemark.errors import UserError
 from tidemark.formatting import ToDict
 from tidemark.joins.factory import create_join
-from tidemark.ledger.config_fingerprint import slices_with_other_settings
+from tidemark.ledger.config_fingerprint import find_slices_with_other_settings
 from tidemark.ledger.ledger import Ledger
 from tidemark.quality.gx import data_docs
 from tidemark.sources.resolution import open_inputs
@@ -135,7 +135,7 @@ def _plan_version(spark: SparkSession, pipeline: Pipeline, lake: str, where: Map
     version = with_live_settings(pipeline, lake)
     ledger = Ledger.from_pipeline(version, lake)
     settings = ledger.last.settings if ledger.last else ""
-    if mismatch := next(slices_with_other_settings(ledger.entries.values(), settings, ledger.grid), None):
+    if mismatch := next(find_slices_with_other_settings(ledger.entries.values(), settings, ledger.grid), None):
         first = ledger.grid.label(mismatch[0])
         raise UserError(
             f"slices of {format_version_name(version)} from {first} on ran under other settings than the last one. Run "

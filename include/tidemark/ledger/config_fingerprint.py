@@ -23,7 +23,7 @@ def serialize_settings(pipeline: Pipeline) -> str:
     return json.dumps(pipeline.output_affecting_settings(), sort_keys=True)
 
 
-def settings_up_to_slice(settings: str, grid: Grid, number: int) -> str:
+def remove_later_restarts(settings: str, grid: Grid, number: int) -> str:
     """Remove restarts after a slice, and restarts before the first slice, which have no effect.
 
     Returns:
@@ -54,8 +54,12 @@ def describe_setting_diff(was: str, now: str) -> str:
     )
 
 
-def slices_with_other_settings(entries: Iterable[Entry], settings: str, grid: Grid) -> Iterator[tuple[int, str]]:
+def find_slices_with_other_settings(entries: Iterable[Entry], settings: str, grid: Grid) -> Iterator[tuple[int, str]]:
     """Yield slices that ran under other settings, with a description of the difference."""
     for entry in entries:
-        if setting_diff := describe_setting_diff(entry.settings, settings_up_to_slice(settings, grid, entry.number)):
+        if setting_diff := describe_setting_diff(entry.settings, remove_later_restarts(settings, grid, entry.number)):
             yield entry.number, setting_diff
+
+
+# Until execution/ uses the new name.
+settings_up_to_slice = remove_later_restarts

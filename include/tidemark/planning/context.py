@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tidemark.config import Pipeline
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import consumed_versions, find_compared_versions, find_slices_to_reprocess
+from tidemark.ledger.staleness import compute_consumed_versions, find_compared_versions, find_slices_to_reprocess
 from tidemark.planning.plan import format_reprocess_command
 from tidemark.planning.request import Request
 from tidemark.sources.completeness import InputCompleteness, measure_completeness
@@ -88,7 +88,7 @@ class PlanningContext:
             return 0.0
         first_new, entries = self.last.number + 1, self.ledger.entries.values()
         return sum(
-            source.changes.estimate_late_arriving_rows(self.grid, first_new, consumed_versions(entries, side))
+            source.changes.estimate_late_arriving_rows(self.grid, first_new, compute_consumed_versions(entries, side))
             for side, source in enumerate(self.inputs)
         )
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.errors import SliceOrderError
-from tidemark.ledger.config_fingerprint import describe_setting_diff, settings_up_to_slice
+from tidemark.ledger.config_fingerprint import describe_setting_diff, remove_later_restarts
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import restorable, stale
+from tidemark.ledger.staleness import find_restorable_start, find_stale_slices
 from tidemark.planning.context import PlanningContext
 from tidemark.planning.new_slices import select_new_slices
 from tidemark.planning.plan import SliceRange, SliceSelection
@@ -188,7 +188,7 @@ def _find_requested_ranges(context: PlanningContext, last: Entry) -> list[SliceR
 
 def find_stale_ranges(ledger: Ledger) -> Iterator[SliceRange]:
     """Yield the stale committed slices, grouped, each group with the reason of its first slice."""
-    reasons = stale(ledger)
+    reasons = find_stale_slices(ledger)
     for slices in group_consecutive(reasons):
         why, first, before = reasons[slices[0]], ledger.grid.label(slices[0]), ledger.grid.label(slices[0] - 1)
         if why == "changed settings":
@@ -207,7 +207,7 @@ def find_stale_ranges(ledger: Ledger) -> Iterator[SliceRange]:
 def _describe_changed_settings(ledger: Ledger, number: int) -> str:
     """Describe how the settings of the previous slice differ from those under which a slice ran."""
     entry, before = ledger.entries[number], ledger.entries[number - 1]
-    return describe_setting_diff(settings_up_to_slice(entry.settings, ledger.grid, before.number), before.settings)
+    return describe_setting_diff(remove_later_restarts(entry.settings, ledger.grid, before.number), before.settings)
 
 
 def _find_ranges_with_changed_inputs(context: PlanningContext) -> list[SliceRange]:
@@ -217,9 +217,11 @@ def _find_ranges_with_changed_inputs(context: PlanningContext) -> list[SliceRang
     output of another pipeline, added rows count too: a reprocess of that pipeline added them.
     """
     if context.upstreams and context.pipeline.on_late_arriving_rows == "reprocess":
-        numbers = set(context.slices_to_reprocess).difference(stale(context.ledger))
+        numbers = set(context.slices_to_reprocess).difference(find_stale_slices(context.ledger))
         return _create_changed_ranges(numbers, "their input rows have changed")
-    return _create_changed_ranges(context.find_slices_with_deleted_inputs().difference(stale(context.ledger)))
+    return _create_changed_ranges(
+        context.find_slices_with_deleted_inputs().difference(find_stale_slices(context.ledger))
+    )
 
 
 def _find_ranges_to_rebuild(context: PlanningContext, slice_ranges: Iterable[SliceRange]) -> Iterator[SliceRange]:
@@ -227,7 +229,7 @@ def _find_ranges_to_rebuild(context: PlanningContext, slice_ranges: Iterable[Sli
     planned = set[int]()
     for part in slice_ranges:
         first = part.slices.start
-        start = restorable(context.ledger, first, context.available_checkpoints, planned)
+        start = find_restorable_start(context.ledger, first, context.available_checkpoints, planned)
         if context.last and first <= context.last.number and start < first:
             before, since = context.grid.label(first - 1), context.grid.label(start)
             because = f"the checkpoint after {before} is rebuilt from {since} on"

@@ -210,7 +210,7 @@ def _cast_to_emissions(rows: DataFrame, path: str) -> DataFrame:
 def _commit(
     spark: SparkSession, ledger: Ledger, entry: Entry, staged: StagedRun, result: ReleaseResult, user: str
 ) -> None:
-    transaction = LedgerTransaction.prepare(spark, ledger, ledger.number + 1, [staged], released=[entry.number])
+    transaction = LedgerTransaction.prepare(spark, ledger, ledger.last_commit + 1, [staged], released=[entry.number])
     stored = read_newest_row(ledger.tables, ledger.grid.datetime_of(entry.number))
     at = format_instant(transaction.committed_at)
     release_ = {"rows": result.rows, "expectations": result.expectations, "user": user, "at": at}
