@@ -122,7 +122,7 @@ def test_reprocess_killed_between_jobs_is_repaired_by_run(
     plan, _ = plan_and_run(settings, end=at(6))
 
     assert [(segment.reason, segment.slices[0]) for segment in plan.slice_ranges] == [("stale", 2), ("new", 5)]
-    assert "stale: 2024-01-01T01:00Z has another state now" in plan.to_dict()["explanation"]
+    assert "stale: slice 2024-01-01T01:00Z now ends with a different state" in plan.to_dict()["explanation"]
     assert read_output() == expected_from_scratch(at(6))
 
 
@@ -165,7 +165,7 @@ def test_concurrent_run_and_reprocess_have_single_winner(
     plans = {name: create_plan(spark, settings, str(lake), request) for name, request in requests.items()}
     second = next(name for name in plans if name != first)
     list(execute(spark, plans[first], lambda *_: None))
-    with pytest.raises(SliceOrderError, match="another process has committed slices of .*; run the same command again"):
+    with pytest.raises(SliceOrderError, match="another process committed slices of .* Run the same command again"):
         list(execute(spark, plans[second], lambda *_: None))
 
     ledger = Ledger.from_pipeline(settings, str(lake))

@@ -155,8 +155,8 @@ def test_stale_range_after_rollback_names_slices_and_settings():
 
     assert (stale_range.slices, stale_range.reason) == (range(1, 2), "changed settings")
     assert stale_range.explanation == (
-        "slice 1970-01-01T01:00Z ran under other settings than the file has now (join.upper was 2 h, now 1 h), and "
-        "slice 1970-01-01T00:00Z before it under those of the file; it runs again"
+        "slice 1970-01-01T01:00Z ran under other settings than the pipeline file has now (join.upper was 2 h, now 1 h)."
+        " It runs again"
     )
 
 

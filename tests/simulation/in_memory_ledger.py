@@ -131,7 +131,7 @@ class InMemoryLedger:
             FaultError: A vacuum has deleted a file of the commit.
         """
         if any(last >= commit for last, _ in self.attempts):
-            raise SliceOrderError("another process has committed")
+            raise SliceOrderError("another process committed")
         if self.lake.deleted.keys() & {file.path for files in changes.added.values() for file in files}:
             raise FaultError("a file is gone, so nothing was committed")
         self.attempts += [(commit, entry) for entry in entries]

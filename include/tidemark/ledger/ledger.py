@@ -72,9 +72,10 @@ class Ledger:
         ledger = read(PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices))
         owners = set(ledger.rows["pipeline"].dropna()) if len(ledger.rows) else set()
         if owners - {pipeline.name}:
+            owner = ", ".join(sorted(owners))
             raise UserError(
-                f"output {pipeline.output} is that of pipeline {', '.join(sorted(owners))}, as its ledger says; give "
-                f"{pipeline.name} an output of its own, or its old name back"
+                f"output {pipeline.output} belongs to pipeline {owner}, according to its ledger. Set another `output` "
+                f"for {pipeline.name}, or rename the pipeline to {owner}."
             )
         ledger.require_same_slices(pipeline)
         return ledger
@@ -204,8 +205,8 @@ class Ledger:
     def create_conflict_error(self, first: int) -> LedgerConflictError:
         """Create the error for a process whose ledger is outdated; `first` is the first slice it could not commit."""
         return LedgerConflictError(
-            f"another process has committed slices of {self.tables.root} since this one looked, so slice "
-            f"{self.grid.label(first)} and those after it were not published; run the same command again"
+            f"another process committed slices of {self.tables.root} in the meantime. Slice {self.grid.label(first)} "
+            "and later slices were not published. Run the same command again."
         )
 
     def commit(

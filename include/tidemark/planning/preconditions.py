@@ -129,7 +129,7 @@ def require_same_local_days(context: PlanningContext) -> None:
             committed_day, current_day = (" to ".join(map(format_instant, bounds)) for bounds in (committed, current))
             raise SliceOrderError(
                 f"a slice was committed as the day {committed_day} of {grid.zone}, which is {current_day} by Python's "
-                "time zone database; use the one of then, or give the pipeline a new `output`"
+                "time zone database. Install the time zone database of that time, or set a new `output`."
             )
 
 

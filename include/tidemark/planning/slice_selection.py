@@ -57,7 +57,7 @@ def _select_for_run(context: PlanningContext) -> SliceSelection:
         require_emitted_columns(context)
     notes = selection.notes
     if repairs:
-        notes += ("slices after one that runs again also run again, until the state that one starts from is unchanged",)
+        notes += ("later slices also run again until a slice starts from the same state as before",)
     return replace(selection, slice_ranges=slice_ranges, notes=notes)
 
 
@@ -131,8 +131,8 @@ def _note_following_slices(grid: Grid, first: SliceRange, last: Entry) -> list[s
     following, end = first.slices[-1] + 1, last.number + 1
     if following >= end:
         return []
-    until = f"until the state that one starts from is unchanged, at most up to {grid.label(end)}"
-    return [f"slices from {grid.label(following)} on also run again, {until}"]
+    until = f"until a slice starts from the same state as before, at the latest up to {grid.label(end)}"
+    return [f"slices from {grid.label(following)} on also run again {until}"]
 
 
 def _find_ranges_with_unread_changes(context: PlanningContext, excluded: Collection[int]) -> list[SliceRange]:
@@ -194,14 +194,14 @@ def find_stale_ranges(ledger: Ledger) -> Iterator[SliceRange]:
         if why == "changed settings":
             changes = _describe_changed_settings(ledger, slices[0])
             explanation = (
-                f"slice {first} ran under other settings than the file has now ({changes}), and slice {before} before "
-                "it under those of the file; it runs again"
+                f"slice {first} ran under other settings than the pipeline file has now ({changes}). It runs again"
             )
             yield SliceRange(slices, "changed settings", explanation)
         elif why == "changed state":
-            yield SliceRange(slices, "stale", f"{before} has another state now")
+            yield SliceRange(slices, "stale", f"slice {before} now ends with a different state")
         else:
-            yield SliceRange(slices, "stale", f"{before} or an earlier slice now reads rows that this one had read")
+            because = f"a reprocess of {before} or an earlier slice read late-arriving rows that this slice had read"
+            yield SliceRange(slices, "stale", because)
 
 
 def _describe_changed_settings(ledger: Ledger, number: int) -> str:
