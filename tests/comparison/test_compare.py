@@ -90,13 +90,17 @@ def test_compare_damaged_stream_assigns_each_cause(
         (
             {"dialect": "flink-sql", "join": {"keys": ["k"], "window": {"tumbling": "1 hour"}}},
             {"time_zone": "Asia/Kolkata"},
-            "time_zone Asia/Kolkata, not UTC",
+            "time_zone is Asia/Kolkata (UTC in the pipeline)",
         ),
-        ({"dialect": "flink-sql"}, {"watermark_strategy": "datastream"}, "watermark_strategy datastream, not None"),
+        (
+            {"dialect": "flink-sql"},
+            {"watermark_strategy": "datastream"},
+            "watermark_strategy is datastream (not set in the pipeline)",
+        ),
         (
             {"dialect": "spark"},
             {"spark.late_watermark": "current_batch"},
-            "spark.late_watermark current_batch, not previous_batch",
+            "spark.late_watermark is current_batch (previous_batch in the pipeline)",
         ),
     ],
 )

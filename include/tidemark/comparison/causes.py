@@ -22,11 +22,10 @@ from tidemark.comparison.result import CHANGED_VALUE
 from tidemark.comparison.setting_search import replay_emissions, search_settings
 from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config import Pipeline
-from tidemark.config.diff import flatten_settings
+from tidemark.config.diff import flatten_settings, format_setting
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import to_micros
+from tidemark.config.types import format_instant, to_micros
 from tidemark.errors import UserError
-from tidemark.formatting import to_single_line
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.row_content import content_hash, list_unordered_columns, to_comparable_columns
 from tidemark.spark.dataframe_utils import with_columns
@@ -60,15 +59,26 @@ class ComparedViews:
 
     @property
     def settings_difference(self) -> str | None:
-        """Settings in which reference and batch differ, but for tables and clocks; None if there are none."""
+        """Settings of the reference that differ from the batch, but for tables and clocks; None if there are none."""
         differences = self._differing_settings.items()
-        return "; ".join(f"{name} {theirs}, not {ours}" for name, (ours, theirs) in differences) or None
+        return "; ".join(f"{name} is {theirs} ({ours} in the pipeline)" for name, (ours, theirs) in differences) or None
 
     @property
     def restarts_difference(self) -> str | None:
-        """Restarts in which reference and batch differ; None if they differ in anything else."""
-        only_restarts = all(name.startswith("restarts.") for name in self._differing_settings)
-        return self.settings_difference if only_restarts else None
+        """Restarts that only the reference or only the batch has; None without any, or if other settings differ."""
+        if self.reference is None or not self._differing_settings:
+            return None
+        if not all(name.startswith("restarts.") for name in self._differing_settings):
+            return None
+        ours, theirs = (view.pipeline.restarts for view in (self.batch, self.reference))
+        sides = (("the reference", theirs, ours), ("the pipeline", ours, theirs))
+        extra_restarts = {
+            role: [format_instant(restart) for restart in own if restart not in other] for role, own, other in sides
+        }
+        return ", ".join(
+            f"{role} restarts at {' and '.join(instants)}" if instants else f"{role} does not"
+            for role, instants in sorted(extra_restarts.items(), key=lambda item: not item[1])
+        )
 
     @cached_property
     def _differing_settings(self) -> dict[str, tuple[str, str]]:
@@ -78,7 +88,7 @@ class ComparedViews:
         ours, theirs = (_select_settings(view.pipeline) for view in (self.batch, self.reference))
         values = {name: (ours.get(name), theirs.get(name)) for name in ours | theirs}
         return {
-            name: (to_single_line(str(our_value)), to_single_line(str(their_value)))
+            name: (format_setting(our_value), format_setting(their_value))
             for name, (our_value, their_value) in values.items()
             if our_value != their_value
         }
@@ -335,7 +345,7 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
         clock = F.greatest(*(F.col(f"_{side}_reference.clock") for side in SIDES))
         waiting = _find_side("reference", lambda label: label["buffered"])
         not_run = (clock >= reference.grid.start_of(reference.end)) | (~is_matched & waiting.isNotNull())
-        detail = F.lit(f"{reference.pipeline.name} has not read so far")
+        detail = F.lit(f"{reference.pipeline.name} has not reached this slice")
         yield _Rule("pending", only_batch & F.coalesce(not_run, F.lit(False)), detail=detail)
     if "_quarantined" in rows.columns:
         yield _Rule("quarantined", only_stream & (F.col("_quarantined") >= F.col("_copies")))
@@ -354,7 +364,8 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
         yield _Rule(MISSING, in_table & is_described & unknown.isNotNull(), unknown)
     late_arriving = _find_side("batch", lambda label: label["late_arriving"])
     yield _Rule("late-arriving row", (only_stream | no_reference) & late_arriving.isNotNull(), late_arriving)
-    by_restarts = F.lit(f"only by a restart: {views.restarts_difference}") if views.restarts_difference else None
+    restarts = views.restarts_difference
+    by_restarts = F.lit(f"only because of a restart: {restarts}") if restarts else None
     for table, condition, view, reasons in (
         ("stream", only_batch & as_reference, "reference", _DROPPED),
         ("batch", only_stream & as_reference, "batch", _LATE),

@@ -198,8 +198,8 @@ class Comparison:
         """Replace the words for both tables in a text, where versions of a pipeline are compared.
 
         >>> comparison = Comparison("p", "t", None, "", "", 0, (), (), (), 0.0, labels=("candidate", "live"))
-        >>> comparison.adapt_words("a row of it was behind the stream's watermark")
-        "a row of it was behind the live version's watermark"
+        >>> comparison.adapt_words("an input row was late in the stream")
+        'an input row was late in the live version'
         """
         if self.labels == (BATCH, STREAM):
             return text

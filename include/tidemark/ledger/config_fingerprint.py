@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from tidemark.config import Pipeline
-from tidemark.config.diff import flatten_settings
+from tidemark.config.diff import flatten_settings, format_setting
 from tidemark.config.types import parse_instant
-from tidemark.formatting import to_single_line
 from tidemark.ledger.entry import Entry
 from tidemark.timegrid.slices import Grid
 
@@ -48,7 +47,7 @@ def describe_setting_diff(was: str, now: str) -> str:
         return ""
     old, new = flatten_settings(parse_settings(was)), flatten_settings(parse_settings(now))
     return "; ".join(
-        f"{name} was {to_single_line(str(old.get(name)))}, now {to_single_line(str(new.get(name)))}"
+        f"{name} was {format_setting(old.get(name))}, now {format_setting(new.get(name))}"
         for name in sorted(old | new)
         if old.get(name) != new.get(name)
     )
