@@ -78,7 +78,7 @@ def find_due_slices(
     """
     ledger = Ledger.from_pipeline(pipeline, lake)
     grid, ledgers = ledger.grid, [ledger, *([Ledger.from_pipeline(reference, lake)] if reference else [])]
-    ends = [each.grid.start_of(each.last.number + 1) if each.last else each.grid.start for each in ledgers]
+    ends = [ledger.grid.start_of(ledger.last.number + 1) if ledger.last else ledger.grid.start for ledger in ledgers]
     end = grid.number_at(min(ends))
     if request.end:
         end = min(end, grid.parse_boundary(request.end, "--to"))

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.comparison.cause_descriptions import MISSING, PADDED, UNEXPLAINED
+from tidemark.comparison.cause_descriptions import CAUSES, MISSING, PADDED, UNEXPLAINED
 from tidemark.comparison.committed_view import ROW_LABEL, CommittedView
 from tidemark.comparison.compared_columns import ComparedColumns
 from tidemark.comparison.multiset_diff import BATCH, STREAM, is_close
@@ -122,16 +122,19 @@ def assign_causes(differing: DataFrame, views: ComparedViews, columns: ComparedC
     rows = materialize(
         rows.withColumn("_clock", F.greatest(*(F.col(f"_{side}_batch.clock") for side in SIDES))), eager=True
     )
-    is_in_batch_only = F.col("_missing_in") == STREAM
+    only_batch = F.col("_only_in") == BATCH
     is_out_of_tolerance = F.coalesce(F.col("_stream") <= F.col("_batch"), F.lit(False))
-    is_candidate = is_in_batch_only | is_out_of_tolerance | _is_foreign(views)
+    is_candidate = only_batch | is_out_of_tolerance | _is_foreign(views)
     rows = add_changed_columns(rows, columns, unordered, is_candidate)
     rows = _add_changed_expressions(rows, columns, unordered, views)
     rows = rows.withColumn("_counterpart", _has_counterpart())
     grid = views.batch.grid
     slice_of_clock = grid.timestamp_column(grid.number_column(F.col("_clock")))
     rows = rows.withColumn("_slice", F.coalesce("_slice", slice_of_clock))
-    return materialize(_add_details(rows, list(_list_rules(views, rows))), eager=True)
+    rules = list(_list_rules(views, rows))
+    positions = [list(CAUSES).index(rule.cause) for rule in rules]
+    assert positions == sorted(positions), "the rules are in the order of CAUSES"
+    return materialize(_add_details(rows, rules), eager=True)
 
 
 def attribute_to_settings(
@@ -271,11 +274,11 @@ def add_changed_columns(
         unordered: Columns whose arrays have no order.
         is_candidate: True for rows that may be paired.
     """
-    is_in = {side: (F.col("_missing_in") != side) for side in (BATCH, STREAM)}
+    is_in = {table: F.col("_only_in") == table for table in (BATCH, STREAM)}
     values = to_comparable_columns(rows, dict.fromkeys([*columns.names, *columns.keys]), unordered)
     rows = rows.withColumn("_candidate", is_candidate)
     keys = [*(values[name] for name in columns.keys), F.col("_candidate")]
-    order = Window.partitionBy(*keys, "_missing_in").orderBy("_id")
+    order = Window.partitionBy(*keys, "_only_in").orderBy("_id")
     rows = rows.withColumn("_rank", F.row_number().over(order))
     pair = Window.partitionBy(*keys, "_rank")
     content = F.struct(*(values[name].alias(name) for name in columns.names))
@@ -301,10 +304,8 @@ def _has_counterpart() -> Column:
 
     def is_in_other_table(side: SideName, condition: Column) -> Column:
         same_row = Window.partitionBy(F.coalesce(f"_{side}", "_id"))
-        missing = {
-            table: F.bool_or(condition & (F.col("_missing_in") == table)).over(same_row) for table in (BATCH, STREAM)
-        }
-        return F.when(F.col("_missing_in") == BATCH, missing[STREAM]).otherwise(missing[BATCH])
+        is_in = {table: F.bool_or(condition & (F.col("_only_in") == table)).over(same_row) for table in (BATCH, STREAM)}
+        return F.when(F.col("_only_in") == BATCH, is_in[STREAM]).otherwise(is_in[BATCH])
 
     counterparts = [
         F.when(is_matched, is_in_other_table(side, ~is_matched)).otherwise(is_in_other_table(side, is_matched))
@@ -331,7 +332,7 @@ class _Rule:
 
 def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
     """Yield the rules in the order of `CAUSES`; the first that applies counts."""
-    only_stream, only_batch = (F.col("_missing_in") == missing for missing in (BATCH, STREAM))
+    only_batch, only_stream = (F.col("_only_in") == table for table in (BATCH, STREAM))
     is_matched, as_reference = F.col("_emission").isin(*_MATCHED), F.col("_as_reference")
     batch, grid, no_reference = views.batch, views.batch.grid, F.lit(views.reference is None)
 
@@ -391,7 +392,8 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
 
 def _list_unexplained_rules(views: ComparedViews, only_stream: Column, only_batch: Column) -> Iterator[_Rule]:
     """Yield rules that describe rows without a cause."""
-    view, in_stream, not_in_stream = "batch", "and yet in the stream", "and yet not in the stream"
+    in_stream, not_in_stream = "and yet in the stream", "and yet not in the stream"
+    view = "batch"
     if views.reference:
         view = "reference"
         detail = F.lit(f"{views.reference.pipeline.name} emits it, {not_in_stream}")

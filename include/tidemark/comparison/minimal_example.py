@@ -352,16 +352,16 @@ class DifferenceCheck:
 
     def __call__(self, contexts: Sequence[Sequence[Event]]) -> list[bool]:
         """Test whether each set of rows, added to those of the difference, reproduces it. Runs one job."""
-        answer = self._replay([_sorted([*self.targets, *context]) for context in contexts], slice_per_event=False)
+        result = self._replay([_sorted([*self.targets, *context]) for context in contexts], slice_per_event=False)
         lane = F.coalesce("left.lane", "right.lane")
-        pairs = answer.joined.select(lane.alias("lane"), F.col("left.id").alias("l"), F.col("right.id").alias("r"))
+        pairs = result.joined.select(lane.alias("lane"), F.col("left.id").alias("l"), F.col("right.id").alias("r"))
         emitting = {row["lane"] for row in pairs.distinct().collect() if (row["l"], row["r"]) == self.emission}
         return [(lane in emitting) == self.only_batch for lane in range(len(contexts))]
 
     def expect_stream_output(self, events: Sequence[Event]) -> dict[str, Any]:
         """Return the output that the stream wrote for sorted events: the pipeline's, but for the difference."""
-        answer = self._replay([events], slice_per_event=True)
-        joined, late = answer.joined.collect(), answer.late.where("reason = 'late'").collect()
+        result = self._replay([events], slice_per_event=True)
+        joined, late = result.joined.collect(), result.late.where("reason = 'late'").collect()
         rows = [
             {
                 **{f"{side}_id": row[side] and row[side]["id"] for side in SIDES},
@@ -382,8 +382,8 @@ class DifferenceCheck:
 
     def count_output(self, events: Sequence[Event]) -> tuple[int, int]:
         """Return the number of emissions and of late rows of sorted events."""
-        answer = self._replay([events], slice_per_event=False)
-        return answer.joined.count(), answer.late.where("reason = 'late'").count()
+        result = self._replay([events], slice_per_event=False)
+        return result.joined.count(), result.late.where("reason = 'late'").count()
 
     def _replay(self, streams: Sequence[Sequence[Event]], *, slice_per_event: bool) -> ReplayResult:
         """Replay streams of sorted events as lanes of one job; each arrives in one slice or in a slice per event."""

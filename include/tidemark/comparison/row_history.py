@@ -106,35 +106,47 @@ class _HistoryReader:
             steps = self._describe_filtered()
         elif adopted := self._find_adopted_entry():
             steps = self._describe_adopted(adopted)
+        elif self.row["rejected"] in (_NO_ARRIVAL if self._has_arrival_clock else _NO_EVENT_TIME):
+            steps = self._describe_without_clock()
         else:
-            steps = self._describe()
+            steps = self._describe_read()
         schema = self.view.inputs[SIDES.index(self.side)].side.schema
         row = to_plain_row(self.row[self.side], schema)
         return RowHistory(self.view.pipeline.name, self.side, row, tuple(steps))
 
-    def _describe(self) -> Iterator[str]:
+    @property
+    def _has_arrival_clock(self) -> bool:
+        return self.view.pipeline.clock == "arrival"
+
+    def _describe_without_clock(self) -> Iterator[str]:
+        """Yield the events of a row without a usable clock, which a slice rejects."""
         view, row, label = self.view, self.row, self.view.grid.label
-        by_arrival = view.pipeline.clock == "arrival"
-        happened = self._happened
-        if row["rejected"] in (_NO_ARRIVAL if by_arrival else _NO_EVENT_TIME):
-            yield f"{happened}, arrived at no usable time" if by_arrival else happened
-            slices = [view.grid.number_at(late["_slice"]) for late in self._read_side_output()]
-            planned = max(view.end, view.grid.number_at(row["clock"]))
-            where = f"in slice {label(slices[0])}" if slices else f"by slice {label(planned)} when it runs"
-            yield f"rejected{self._join_name} {where}: {row['rejected']}"
-            return
-        home = view.grid.number_at(row["clock"])
-        exact_arrivals = view.inputs[SIDES.index(self.side)].changes.find_exact_arrival_start()
-        if exact_arrivals and row["clock"] < to_micros(exact_arrivals[0]):
+        yield f"{self._happened}, arrived at no usable time" if self._has_arrival_clock else self._happened
+        slices = [view.grid.number_at(late["_slice"]) for late in self._read_side_output()]
+        planned = max(view.end, view.grid.number_at(row["clock"]))
+        where = f"in slice {label(slices[0])}" if slices else f"by slice {label(planned)} when it runs"
+        yield f"rejected{self._join_name} {where}: {row['rejected']}"
+
+    def _describe_arrival(self, home: int) -> str:
+        """Describe the times of a row, and `home`, the slice of its clock."""
+        clock = self.row["clock"]
+        exact_arrivals = self.view.inputs[SIDES.index(self.side)].changes.find_exact_arrival_start()
+        if exact_arrivals and clock < to_micros(exact_arrivals[0]):
             start, reason = exact_arrivals
-            yield f"{happened}, arrived at an unknown time before {format_instant(start)}, because {reason}"
-        else:
-            arrival = f", arrived {format_micros(row['clock'])}" if by_arrival else ""
-            yield f"{happened}{arrival}: slice {label(home)}"
+            return f"{self._happened}, arrived at an unknown time before {format_instant(start)}, because {reason}"
+        arrival = f", arrived {format_micros(clock)}" if self._has_arrival_clock else ""
+        return f"{self._happened}{arrival}: slice {self.view.grid.label(home)}"
+
+    def _describe_read(self) -> Iterator[str]:
+        """Yield the events of a row with a usable clock: arrival, then rejection, or what the join did with it."""
+        view, label = self.view, self.view.grid.label
+        home = view.grid.number_at(self.row["clock"])
+        yield self._describe_arrival(home)
         if home not in view.ledger.entries and home >= view.end:
             yield f"has not been read yet: the last committed slice is {label(view.last.number)}"
             return
-        side_output, buffered = self._read_side_output(), self._read_buffered()
+        side_output = self._read_side_output()
+        buffered = self._read_buffered()
         losses = [late for late in side_output if late["reason"] in _WINDOW_LOSSES]
         rejected_or_late = [late for late in side_output if late["reason"] not in _WINDOW_LOSSES]
         slices = [*(late["_slice"] for late in rejected_or_late), *(rows["arrived"] for rows in buffered)]
@@ -149,18 +161,27 @@ class _HistoryReader:
         yield from (self._describe_lateness(late) for late in late_rows)
         if not late_rows:
             yield self._describe_on_time(home) if arrived == home else "on time"
-        has_explode = view.pipeline.explode is not None
-        replayed = self._describe_replayed(home, buffered) if has_explode and arrived == home else None
-        emitted = self._describe_emitted() if replayed is None else replayed
-        yield from emitted
-        if not emitted:
-            is_unknown = has_explode and replayed is None
-            yield f"no emission contains it{', or explode made no row of it' if is_unknown else ''}"
-        if emitted:
-            yield from self._describe_evictions()
+        yield from self._describe_emissions(home if arrived == home else None, buffered)
         yield from (_describe_loss(late) for late in losses)
         if not late_rows or late_rows[0]["reason"] in LATE_BUT_BUFFERED_REASONS:
             yield self._describe_end(buffered)
+
+    def _describe_emissions(self, home: int | None, buffered: Sequence[Row]) -> Iterator[str]:
+        """Yield the emissions of the row, and the windows that it left.
+
+        Args:
+            home: The slice of the row's clock, from which `explode` is replayed; None if a later slice read the row.
+            buffered: Result of `_read_buffered`.
+        """
+        has_explode = self.view.pipeline.explode is not None
+        replayed = self._describe_replayed(home, buffered) if has_explode and home is not None else None
+        emitted = self._describe_emitted() if replayed is None else replayed
+        yield from emitted
+        if emitted:
+            yield from self._describe_evictions()
+        else:
+            is_unknown = has_explode and replayed is None
+            yield f"no emission contains it{', or explode made no row of it' if is_unknown else ''}"
 
     def _find_adopted_entry(self) -> Entry | None:
         """Return the slice of the row if it is adopted, and the row has a usable clock."""
@@ -329,10 +350,11 @@ class _HistoryReader:
             else None
         )
         join = create_join(pipeline, view.spark, get_schemas(view.inputs))
-        marks, drain = before.watermarks if before else Watermarks(), last.number if last.drained else None
-        stream = create_lane(pipeline, marks, drain, get_query_trace(view.inputs))
-        answer = replay(rows, state, [stream], join, Buckets.create(grid, slices, join.buckets_per_slice))
-        return flatten_emissions(answer.joined, pipeline, grid)
+        watermarks = before.watermarks if before else Watermarks()
+        drain = last.number if last.drained else None
+        stream = create_lane(pipeline, watermarks, drain, get_query_trace(view.inputs))
+        result = replay(rows, state, [stream], join, Buckets.create(grid, slices, join.buckets_per_slice))
+        return flatten_emissions(result.joined, pipeline, grid)
 
     def _describe_quarantined(self, columns: Mapping[str, str]) -> Iterator[str]:
         """Yield a line per slice with emissions of the row in quarantine."""

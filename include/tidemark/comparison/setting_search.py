@@ -37,8 +37,8 @@ PROVENANCE_COLUMNS = ("_emission", *WINDOW_COLUMNS)
 def replay_emissions(view: CommittedView, changes: SettingChanges) -> DataFrame:
     """Replay a view's slices from empty state under other settings; return emissions in the form of the table."""
     pipeline = with_overrides(view.pipeline, changes)
-    answer = replay_slices(pipeline, view.inputs, _committed_range(view), drain=view.last.drained)
-    return select_emissions(answer.joined, pipeline, view.grid)
+    result = replay_slices(pipeline, view.inputs, _committed_range(view), drain=view.last.drained)
+    return select_emissions(result.joined, pipeline, view.grid)
 
 
 def search_settings(
@@ -67,7 +67,7 @@ def search_settings(
     if not rounds[0].is_perfect(trials[0]) and (combined := combine_settings(pipeline, trials)):
         rounds.append(search.try_settings(combined))
         trials = sort_trials(pipeline, [*trials, *rounds[1].trials])
-    best = next(each for each in rounds if trials[0] in each.trials)
+    best = next(search_round for search_round in rounds if trials[0] in search_round.trials)
     return tuple(trials), search.select_agreeing(best, trials[0])
 
 
@@ -245,8 +245,8 @@ def _replay_candidates(
     if hasher.from_input_hashes:
         pipelines = [pipeline.model_copy(update={"select": None}) for pipeline in pipelines]
     slices, drain = _committed_range(view), view.last.drained
-    answer = replay_lanes(pipelines, view.inputs, slices, drain=drain, transform=hasher.reduce_inputs)
-    emitted = select_emissions(add_lane(answer.joined), pipelines[0], view.grid)
+    result = replay_lanes(pipelines, view.inputs, slices, drain=drain, transform=hasher.reduce_inputs)
+    emitted = select_emissions(add_lane(result.joined), pipelines[0], view.grid)
     # Columns that this dialect does not provide are null.
     missing = {name for name in hasher.other_columns if name not in emitted.columns}
     emitted = emitted.transform(with_columns, dict.fromkeys(missing, F.lit(None)))

@@ -238,7 +238,7 @@ def _load_upstream(name: str, path: Path) -> Pipeline:
     """Load a pipeline that another one reads."""
     file = _find_reference_file(name, path.parent)
     if file in (chain := (*_loading.get(), path.resolve())):
-        names = " reads ".join(each.stem for each in (*chain, file))
+        names = " reads ".join(path.stem for path in (*chain, file))
         raise PipelineFileError(f"{names}. A chain must not read its own output.")
     token = _loading.set(chain)
     try:

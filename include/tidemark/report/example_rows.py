@@ -9,6 +9,7 @@ from typing import Any
 from tidemark.comparison import CAUSES, Comparison
 from tidemark.comparison.cause_descriptions import REMEDIES
 from tidemark.comparison.committed_view import CommittedView
+from tidemark.comparison.multiset_diff import BATCH, STREAM
 from tidemark.comparison.result import Cause
 from tidemark.comparison.row_history import RowHistory, read_row_histories
 from tidemark.comparison.row_lookup import find_minimal_key, is_nameable
@@ -94,8 +95,8 @@ class ExampleCollector:
 
     def _explain_example(self, cause: Cause, row: Mapping[str, Any]) -> Example:
         # The pipeline of the side that lacks the row has the reason.
-        missing_in = row.get("_missing_in", cause.missing_in)
-        view = self.reference if missing_in == "stream" and self.reference else self.batch
+        only_in_batch = row["_only_in"] == BATCH if "_only_in" in row else cause.missing_in == STREAM
+        view = self.reference if only_in_batch and self.reference else self.batch
         join = _find_join(self.batch, view, row)
         histories = [self._find_history(join, side) for side in SIDES if join and row.get("_input", side) == side]
         columns = {name: value for name, value in row.items() if name not in _DETAIL_COLUMNS}
@@ -132,7 +133,7 @@ def _find_join(batch: CommittedView, view: CommittedView, row: Mapping[str, Any]
 
 
 _DETAIL_COLUMNS = {
-    "_missing_in",
+    "_only_in",
     "_input",
     "_watermark",
     "_lateness_ms",
@@ -160,8 +161,8 @@ def _list_details(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"its {row['_input']} row"
     if "_detail" in row:
         yield str(row["_detail"]).replace("_", " ") if "_input" in row else str(row["_detail"])
-    if "_missing_in" in row:
-        yield "value in the batch" if row["_missing_in"] == "stream" else "value in the stream"
+    if "_only_in" in row:
+        yield f"value in the {row['_only_in']}"
 
 
 def _is_scalar(value: Any) -> bool:
