@@ -28,7 +28,7 @@ class EvaluationUnits:
 
 
 @dataclass(frozen=True)
-class JobRows:
+class ValidationRows:
     """Output rows of a job, or input rows that it is about to join."""
 
     slice_starts: Sequence[int]
@@ -88,3 +88,7 @@ def find_earlier_slices(grid: Grid, slices: range, days: Mapping[int, int]) -> r
     """Return the slices before these that begin on or after the earliest of some days."""
     first = grid.first_from(grid.start_of_day(min(days, default=0)))
     return range(min(slices.start, max(0, first)), slices.start)
+
+
+# Until execution/ uses the new name.
+JobRows = ValidationRows
