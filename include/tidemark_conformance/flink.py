@@ -165,8 +165,8 @@ class FlinkAdapter(VectorAdapter):
         """Yield the texts that vectors have for a row of the side output.
 
         Args:
-            row: the side output's row.
-            row_data: the input's columns.
+            row: The side output's row.
+            row_data: The input's columns.
         """
 
     def format_dropped_row(self, row: Row) -> str:

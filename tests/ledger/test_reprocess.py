@@ -305,7 +305,7 @@ def test_changed_settings_require_reprocess_from_first_slice(
     message = r"from 2024-01-01T00:00Z on were .* other settings \(join.interval.lower was -30 minutes, now -1 hour\)"
     with pytest.raises(SliceOrderError, match=f"{message}.* tidemark reprocess .*yaml --from 2024-01-01T00:00Z"):
         plan_and_run(wider, end=at(5))
-    with pytest.raises(SliceOrderError, match="cannot be continued; reprocess from 2024-01-01T00:00Z"):
+    with pytest.raises(SliceOrderError, match="cannot be continued. Reprocess from 2024-01-01T00:00Z"):
         plan_and_run(wider, reprocess=True, start=at(2))
 
     _, results = plan_and_run(wider, reprocess=True, start=at(0), end=at(2))

@@ -190,7 +190,7 @@ def test_widened_input_types_are_adopted_in_all_tables(spark, lake, pipeline, wr
         append_rejected_rows(spark.range(1).selectExpr(f"CAST(id AS {dtype}) AS `{name}`"), rejected_output, dtype)
     assert pl.read_delta(rejected_output).to_dict(as_series=False) == {"run": [None, 0, 0], "a value": [0, None, None]}
     assert set(map(parse_run, DeltaTableHandle.open(rejected_output).files["path"])) == {"int", "bigint"}
-    with pytest.raises(UserError, match=r"cannot take the wider types .* give the pipeline a new `output`"):
+    with pytest.raises(UserError, match=r"cannot take the wider types .* Give the pipeline a new `output`"):
         append_rejected_rows(spark.range(1).withColumnRenamed("id", "a value"), rejected_output, "bigint")
     spark.sql(f"CREATE TABLE delta.`{lake}/untyped` USING delta AS SELECT 1L AS run, NULL AS note")
     append_rejected_rows(spark.range(1).selectExpr("id AS run", "'typed' AS note"), f"{lake}/untyped", "typed")

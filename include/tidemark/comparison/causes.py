@@ -98,12 +98,12 @@ def assign_causes(differing: DataFrame, views: ComparedViews, columns: ComparedC
     """Add `DETAIL_COLUMNS` to differing rows, and `_slice` if their own clocks determine it.
 
     Args:
-        differing: rows of `MultisetDiff.differing`. `_stream` is null if the number of copies is unknown.
-        views: the pipeline and the reference.
-        columns: the compared columns.
+        differing: Rows of `MultisetDiff.differing`. `_stream` is null if the number of copies is unknown.
+        views: The pipeline and the reference.
+        columns: The compared columns.
 
     Raises:
-        UserError: the reference does not emit a compared column.
+        UserError: The reference does not emit a compared column.
     """
     names, unordered = columns.exact, list_unordered_columns(views.batch.pipeline)
     # Materialised where several columns depend on the rows, to cut off their lineage.
@@ -168,7 +168,7 @@ def _read_reference(reference: CommittedView, names: Sequence[str]) -> DataFrame
     """Read the emissions of the reference.
 
     Raises:
-        UserError: they lack a compared column.
+        UserError: They lack a compared column.
     """
     emissions = reference.read_emissions()
     for name in names:

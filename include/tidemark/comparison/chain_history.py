@@ -36,9 +36,9 @@ def explain_rows(
         values: Texts by column, None for null; `parse_row` reads them.
 
     Raises:
-        UserError: no such column, no such row, or more than `MAX_ROWS` rows.
-        SliceOrderError: nothing is committed.
-        PipelineFileError: there is no file of a pipeline whose output is an input.
+        UserError: No such column, no such row, or more than `MAX_ROWS` rows.
+        SliceOrderError: Nothing is committed.
+        PipelineFileError: There is no file of a pipeline whose output is an input.
     """
     view = CommittedView.read(spark, pipeline, lake)
     readers = _Readers.read(view)

@@ -57,8 +57,8 @@ class CommittedView:
         """Read a pipeline's ledger and open its inputs.
 
         Raises:
-            SliceOrderError: nothing is committed.
-            InputError: an input is missing or unusable.
+            SliceOrderError: Nothing is committed.
+            InputError: An input is missing or unusable.
         """
         ledger = Ledger.from_pipeline(pipeline, lake)
         if not ledger.last:
@@ -129,7 +129,7 @@ class CommittedView:
         Hashes that the input does not contain are missing. Of rows with equal hashes the first to arrive counts.
 
         Args:
-            hashes: the rows to label, as column `_hash`.
+            hashes: The rows to label, as column `_hash`.
         """
         source = self.inputs[SIDES.index(side)]
         rows = source.side.normalize_all(source.table.read(), self.grid, self.grid.start)

@@ -49,11 +49,11 @@ def compare(
     """Compare the committed slices of a pipeline with a stream's table; nothing is written.
 
     Args:
-        reference: a pipeline that describes how the stream ran, with committed slices of its own.
+        reference: A pipeline that describes how the stream ran, with committed slices of its own.
 
     Raises:
-        InputError: a table or column is missing, or column types are incompatible.
-        SliceOrderError: nothing is committed, or the range is off the grid.
+        InputError: A table or column is missing, or column types are incompatible.
+        SliceOrderError: Nothing is committed, or the range is off the grid.
     """
     began = time.monotonic()
     view = CommittedView.read(spark, pipeline, lake)
@@ -117,7 +117,7 @@ def _select_range(view: CommittedView, request: ComparisonRequest) -> range:
     """Return the committed slices in the requested range.
 
     Raises:
-        UserError: there is none.
+        UserError: There is none.
     """
     grid, first = view.grid, view.first_published
     start = grid.parse_boundary(request.start, "--from") if request.start else first

@@ -54,8 +54,8 @@ def align_columns(
         has a tolerance. A derived `_emission` is a further column, which follows from the others and is not compared.
 
     Raises:
-        UserError: a column to ignore does not exist.
-        InputError: a column is missing or has an incompatible type.
+        UserError: A column to ignore does not exist.
+        InputError: A column is missing or has an incompatible type.
     """
     ignored = {*_find_columns(view, (*NOT_COMPARED, *OUTPUT_STREAM_COLUMNS)), *request.ignore_columns}
     optional, notes = _find_columns(view, PROVENANCE_COLUMNS), []
@@ -119,7 +119,7 @@ def _cast(stream: DataFrame, name: str, dtype: T.DataType, request: ComparisonRe
         The column, and True if the type cannot hold its value.
 
     Raises:
-        InputError: the types are neither both numbers nor both times.
+        InputError: The types are neither both numbers nor both times.
     """
     given, column = stream.schema[name].dataType, F.col(quote_identifier(name))
     are_numbers = isinstance(given, T.NumericType) and isinstance(dtype, T.NumericType)
@@ -152,7 +152,7 @@ def find_key_columns(leading: Sequence[str], names: list[str], request: Comparis
     """Return the columns that identify a row.
 
     Raises:
-        UserError: a requested one is not compared.
+        UserError: A requested one is not compared.
     """
     for name in request.key_columns:
         if name not in names:

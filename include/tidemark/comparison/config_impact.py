@@ -36,8 +36,8 @@ def count_changed_rows(spark: SparkSession, old: Pipeline, new: Pipeline, lake: 
     The inputs end after the last slice.
 
     Raises:
-        UserError: the versions have different slices.
-        InputError: an input is missing or unusable.
+        UserError: The versions have different slices.
+        InputError: An input is missing or unusable.
     """
     grid = Grid.from_config(new.slices)
     if grid != Grid.from_config(old.slices):

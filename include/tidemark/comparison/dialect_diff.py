@@ -112,7 +112,7 @@ def compare_dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices:
     The inputs end after the last slice.
 
     Raises:
-        InputError: an input is missing or unusable.
+        InputError: An input is missing or unusable.
     """
     inputs = open_inputs(spark, pipeline, lake)
     is_large = count_rows(inputs) * len(get_args(Dialect)) > MAX_TINY_JOB_ROWS
@@ -189,7 +189,7 @@ def _apply_dialect(pipeline: Pipeline, changes: dict[str, str]) -> Pipeline:
     Settings that only another dialect supports are removed.
 
     Raises:
-        PipelineFileError: the dialect does not support the join.
+        PipelineFileError: The dialect does not support the join.
     """
     dialect = changes.get("dialect", pipeline.dialect)
     foreign = ["watermark_strategy"] if dialect == "spark" else ["spark"]

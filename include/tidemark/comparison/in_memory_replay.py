@@ -32,7 +32,7 @@ def replay_slices(pipeline: Pipeline, inputs: Inputs, slices: range, *, drain: b
     """Replay slices from empty state.
 
     Args:
-        inputs: may have been opened for a pipeline with other settings.
+        inputs: May have been opened for a pipeline with other settings.
         drain: True if the inputs end after the last slice.
     """
     grid, inputs = Grid.from_config(pipeline.slices), apply_config(inputs, pipeline)
@@ -55,8 +55,8 @@ def replay_lanes(
     The lane is the last of the join keys. `execution.lane_replay.add_lane` adds it to the rows of an output.
 
     Args:
-        pipelines: may differ in delays, lateness and bounds only.
-        transform: may replace the contents of `left` and `right` of the input rows.
+        pipelines: May differ in delays, lateness and bounds only.
+        transform: May replace the contents of `left` and `right` of the input rows.
     """
     first = pipelines[0]
     grid, inputs = Grid.from_config(first.slices), apply_config(inputs, first)

@@ -107,8 +107,8 @@ def find_minimal_example(
         number: Number of the difference among its examples.
 
     Raises:
-        UserError: no such difference, not a matter of the join's rules, or not shown by the rows around it.
-        InputError: an input is missing or unusable.
+        UserError: No such difference, not a matter of the join's rules, or not shown by the rows around it.
+        InputError: An input is missing or unusable.
     """
     cause, example = find_example(comparison, number)
     _require_reproducible(pipeline)
@@ -143,7 +143,7 @@ def _require_reproducible(pipeline: Pipeline) -> None:
     """Refuse joins that a vector of interval joins cannot express.
 
     Raises:
-        UserError: says which setting is the obstacle.
+        UserError: Says which setting is the obstacle.
     """
     inputs = (pipeline.left, pipeline.right)
     if (
@@ -193,7 +193,7 @@ def minimize(rows: Sequence[Any], passes: Callable[[Sequence[Sequence[Any]]], Se
     """Minimise rows by delta debugging, until none can be left out.
 
     Args:
-        passes: tests all candidate subsets of one round together; one result for each.
+        passes: Tests all candidate subsets of one round together; one result for each.
 
     >>> minimize("abcdefgh", lambda subsets: [{"c", "f"} <= set(subset) for subset in subsets])
     ['c', 'f']

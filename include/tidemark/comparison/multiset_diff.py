@@ -45,9 +45,9 @@ def diff_multisets(
     in all columns without tolerance are paired in the order of the columns with one.
 
     Args:
-        names: columns to compare, of equal types in both tables. Others are passed through.
-        tolerances: columns that may differ, with the largest accepted difference.
-        unordered: columns whose arrays have no order.
+        names: Columns to compare, of equal types in both tables. Others are passed through.
+        tolerances: Columns that may differ, with the largest accepted difference.
+        unordered: Columns whose arrays have no order.
     """
     exact = [name for name in names if name not in tolerances]
     tables = {

@@ -84,7 +84,7 @@ def read_row_histories(view: CommittedView, side: SideName, values: RowValues) -
         values: Texts by column, None for null; `parse_row` reads them.
 
     Raises:
-        UserError: no such column, no such row, or more than `MAX_ROWS` rows.
+        UserError: No such column, no such row, or more than `MAX_ROWS` rows.
     """
     return tuple(read_row_history(view, side, row) for row in find_rows(view, side, values))
 

@@ -38,7 +38,7 @@ def parse_row(text: str) -> dict[str, str | None]:
     `null` in any case, as in SQL, is no text but null.
 
     Raises:
-        ValueError: invalid syntax.
+        ValueError: Invalid syntax.
 
     >>> parse_row("carrier=UA, flight=1545, tailnum='N1 \t'")
     {'carrier': 'UA', 'flight': '1545', 'tailnum': 'N1 \t'}
@@ -90,7 +90,7 @@ def find_rows(view: CommittedView, side: SideName, values: RowValues) -> list[Ro
     """Find the rows of an input with these values, normalized and with their `_hash`.
 
     Raises:
-        UserError: no such column, no such row, or more than `MAX_ROWS` rows.
+        UserError: No such column, no such row, or more than `MAX_ROWS` rows.
     """
     source = view.inputs[SIDES.index(side)]
     schema = source.side.schema

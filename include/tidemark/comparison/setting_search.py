@@ -49,8 +49,8 @@ def search_settings(
     The first round has few settings each. If none of them explains all rows, the second one has pairs of single ones.
 
     Args:
-        names: the columns to compare.
-        until: clock up to which the stream has read (microseconds, exclusive). Later emissions contradict nothing.
+        names: The columns to compare.
+        until: Clock up to which the stream has read (microseconds, exclusive). Later emissions contradict nothing.
 
     Returns:
         The trials, the best first, and the `_id` of the rows that the best one explains.

@@ -109,8 +109,8 @@ def vary_setting(
     Each value is a lane of one job, which uses the replay of `run`; so its outcome is that of a run under the value.
 
     Raises:
-        UserError: the setting cannot be varied, or a value is invalid.
-        InputError: an input is missing or unusable.
+        UserError: The setting cannot be varied, or a value is invalid.
+        InputError: An input is missing or unusable.
     """
     if setting not in VARIABLE_SETTINGS:
         raise UserError(
@@ -178,8 +178,8 @@ def select_slices(
     """Return the slices from a start (inclusive) to an end (exclusive); by default all that contain rows.
 
     Raises:
-        UserError: off the grid, or empty.
-        InputError: an input is missing or unusable.
+        UserError: Off the grid, or empty.
+        InputError: An input is missing or unusable.
     """
     grid = Grid.from_config(pipeline.slices)
     first = grid.parse_boundary(start, "--from") if start else 0

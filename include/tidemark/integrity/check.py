@@ -242,11 +242,11 @@ def _check_table_version(name: str, log: DeltaTableHandle, ledger: Ledger) -> It
     applied, last = log.txn_version, ledger.last_commit
     if applied > last:
         yield IntegrityIssue(
-            "table ahead of ledger", name, f"it follows commit {applied}, and the ledger ends with {last}"
+            "table ahead of ledger", name, f"it has applied commit {applied}, but the ledger ends with {last}"
         )
     elif applied < last and (applied or name not in OPTIONAL_TABLES):
         yield IntegrityIssue(
-            "table lags ledger", name, f"it follows commit {applied} of {last}; the next command brings it up"
+            "table lags ledger", name, f"it has applied commit {applied} of {last}. The next command applies the others"
         )
 
 

@@ -124,7 +124,9 @@ def execute_repair(pipeline: Pipeline, lake: str, repair: Repair, reprocess: Cal
         try:
             table_repair.log.commit(table_repair.restored, table_repair.removed)
         except CommitConflictError:
-            raise FaultError(f"another process has written to {table_repair.log.path}; run the command again") from None
+            raise FaultError(
+                f"another process has written to {table_repair.log.path}. Run the command again."
+            ) from None
     Ledger.from_pipeline(pipeline, lake)  # applies missing commits
     grid = Grid.from_config(pipeline.slices)
     for slices in group_consecutive(repair.slices_to_rerun):

@@ -109,8 +109,8 @@ def require_continuable_settings(context: PlanningContext, first: int) -> None:
     if before and before.number in changed_slices:
         raise SliceOrderError(
             f"slice {context.grid.label(before.number)} was written under other settings "
-            f"({changed_slices[before.number]}), so "
-            f"its checkpoint cannot be continued; reprocess from {context.grid.label(min(changed_slices))}"
+            f"({changed_slices[before.number]}), so its checkpoint cannot be continued. Reprocess from "
+            f"{context.grid.label(min(changed_slices))}."
         )
 
 

@@ -170,13 +170,13 @@ def _find_requested_ranges(context: PlanningContext, last: Entry) -> list[SliceR
         )
     if end > last.number + 1:
         raise SliceOrderError(
-            f"the last committed slice is {grid.label(last.number)}; reprocess up to {grid.label(last.number + 1)} "
-            "at most, and run what comes after"
+            f"the last committed slice is {grid.label(last.number)}. Reprocess up to {grid.label(last.number + 1)} "
+            "at most, and run later slices."
         )
     if first > 0 and first not in entries and first - 1 not in entries:
         before = max((number for number in entries if number < first), default=-1)
         raise SliceOrderError(
-            f"checkpoint before slice {grid.label(first)} is missing; reprocess from {grid.label(before + 1)}"
+            f"checkpoint before slice {grid.label(first)} is missing. Reprocess from {grid.label(before + 1)}."
         )
     requested = range(first, end)
     committed = group_consecutive(number for number in requested if number in entries)

@@ -74,9 +74,9 @@ def find_last_slices_of_days(grid: Grid, slices: range, end: int | None) -> dict
     """Return the index of the last slice of each day that ends in these slices, by the number of the day.
 
     Args:
-        grid: grid of the slices.
-        slices: slice numbers of the job.
-        end: number of the slice after the pipeline's last; None without a last slice.
+        grid: Grid of the slices.
+        slices: Slice numbers of the job.
+        end: Number of the slice after the pipeline's last; None without a last slice.
     """
     days = [grid.day_of(number) for number in range(slices.start, slices.stop + 1)]
     return {

@@ -42,13 +42,13 @@ def validate_output(
     nothing else needs it (`can_skip_gx`).
 
     Args:
-        invariants: one row per slice, with the columns of `INVARIANTS`.
-        rows: rows and metrics of the job.
-        pipeline: its expectations and settings of results.
-        tables: where results are stored: those of the first rejected slice; without one, those of the last slice with
+        invariants: One row per slice, with the columns of `INVARIANTS`.
+        rows: Rows and metrics of the job.
+        pipeline: Its expectations and settings of results.
+        tables: Where results are stored: those of the first rejected slice; without one, those of the last slice with
             a failure, else of the last slice. `write_docs` adds them to Data Docs.
-        run: name of the run in results.
-        waivers: expectations that do not keep a slice from being published.
+        run: Name of the run in results.
+        waivers: Expectations that do not keep a slice from being published.
     """
     started = time.monotonic()
     delete_oldest_results(tables)

@@ -89,7 +89,7 @@ def format_yaml_block(profile: Profile, *, has_quality: bool = False) -> str:
     """Format the proposals as YAML for a pipeline file.
 
     Args:
-        profile: statistics of the emissions.
+        profile: Statistics of the emissions.
         has_quality: True if the file has a field `quality`, below which the items belong. YAML allows it only once.
     """
     rows, slices = format_count(profile.rows, "row"), format_count(profile.slices, "slice")

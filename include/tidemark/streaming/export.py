@@ -54,8 +54,8 @@ def export_checkpoint(state: CheckpointRef, to: str) -> ExportResult:
     restores the side's watermark.
 
     Raises:
-        UserError: the folder is not empty or not local, or no query can resume from the state.
-        CheckFailedError, SliceOrderError, InputError: the checkpoint has expired and cannot be rebuilt.
+        UserError: The folder is not empty or not local, or no query can resume from the state.
+        CheckFailedError, SliceOrderError, InputError: The checkpoint has expired and cannot be rebuilt.
     """
     folder, pipeline, watermarks = _resolve_new_folder(to), state.pipeline, state.entry.watermarks
     _require_resumable(state)
@@ -111,7 +111,7 @@ def _require_resumable(state: CheckpointRef) -> None:
     """Check that a query that has just read the state equals the pipeline at that point.
 
     Raises:
-        UserError: it would not.
+        UserError: It would not.
     """
     pipeline, watermarks = state.pipeline, state.entry.watermarks
     if pipeline.join.window_inequality:

@@ -60,7 +60,7 @@ def create_watermark_seed_row(
         None for a side without a watermark.
 
     Raises:
-        InputError: the input no longer contains a valid row.
+        InputError: The input no longer contains a valid row.
     """
     watermarks, grid = state.entry.watermarks, state.grid
     watermark, delay = getattr(watermarks, side), getattr(state.pipeline, side).watermark_delay

@@ -49,8 +49,8 @@ def create_flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery
     are not needed.
 
     Args:
-        rows: folder of JSON lines with `ROWS` and the keys.
-        answer: folder for the output, JSON lines with `ANSWER`.
+        rows: Folder of JSON lines with `ROWS` and the keys.
+        answer: Folder for the output, JSON lines with `ANSWER`.
 
     Raises:
         PipelineFileError: Flink cannot run the join over rows in this order.

@@ -93,9 +93,9 @@ def run_live_query(
     """Run a pipeline's join as a streaming query until all input rows are read.
 
     Raises:
-        PipelineFileError: the dialect is not spark, or expressions do not fit the inputs.
-        InputError: an input is unusable, or the live query exists already.
-        UserError: the session is of Spark Connect.
+        PipelineFileError: The dialect is not spark, or expressions do not fit the inputs.
+        InputError: An input is unusable, or the live query exists already.
+        UserError: The session is of Spark Connect.
     """
     require_classic_session(spark, "tidemark stream")
     began = time.monotonic()

@@ -108,10 +108,10 @@ def evaluate_units(
     """Evaluate expectations on each unit of rows.
 
     Args:
-        rows: rows of all units.
-        unit: a row's unit, a long.
-        units: units to evaluate, with or without rows.
-        expectations: expectations of Great Expectations.
+        rows: Rows of all units.
+        unit: A row's unit, a long.
+        units: Units to evaluate, with or without rows.
+        expectations: Expectations of Great Expectations.
     """
     engine = _GroupedEngine(rows, unit, frozenset(units))
     plans = {
