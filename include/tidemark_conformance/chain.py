@@ -25,11 +25,12 @@ from tidemark.joins.sql_interval.join import SqlIntervalJoin
 from tidemark.joins.upstream_windows import with_upstream_windows
 from tidemark.joins.window import WindowJoin
 from tidemark.planning.replay_strategy import ReplayLimits
+from tidemark.timegrid.slices import SYNTHETIC_GRID
 from tidemark.timegrid.time_columns import lit_long
 from tidemark.watermarks.lanes import Lane
 from tidemark_conformance.adapter import Row
 from tidemark_conformance.flink import ADAPTERS, FlinkAdapter
-from tidemark_conformance.lanes import GRID, create_lanes, create_table, list_columns, replay_tables, to_arrow
+from tidemark_conformance.lanes import create_lanes, create_table, list_columns, replay_tables, to_arrow
 from tidemark_conformance.vectors import Case, Cut, Vector, failed_at_drain
 
 ENDLESS_DRAIN = "at drain: does not end"
@@ -223,7 +224,7 @@ def _read_output_stream(
     result: ReplayResult, adapters: Sequence[ChainAdapter], lanes: Sequence[Lane]
 ) -> Iterator[tuple[int, Row]]:
     """Yield lane and row of the second join's left input, from a job of the first join."""
-    advances = add_drain(result.list_increments(), lanes, result.timelines, GRID)
+    advances = add_drain(result.list_increments(), lanes, result.timelines, SYNTHETIC_GRID)
     joined = result.joined.withColumn("lane", F.coalesce("left.lane", "right.lane"))
     for row in place_emissions(joined, advances).collect():
         yield row["lane"], adapters[row["lane"]].read_intermediate_row(row.asDict())

@@ -45,4 +45,5 @@ def test_compare_rows_late_only_by_a_restart_names_the_restart(
 
     result = compare_with(plain, read_emissions(restarted))
     assert [(cause.cause, cause.rows) for cause in result.causes] == [("other settings", gained)]
-    assert result.likely_settings.summary == f"restarts: {RESTART} explains {gained} rows and contradicts 0"
+    assert result.setting_trials[0].is_supported
+    assert result.setting_trials[0].summary == f"restarts: {RESTART} explains {gained} rows and contradicts 0"

@@ -15,16 +15,15 @@ from tidemark.comparison.compare import compare
 from tidemark.comparison.result import Comparison, ComparisonRequest
 from tidemark.config import Pipeline, with_overrides
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_micros, parse_allowance, to_micros
+from tidemark.config.types import parse_allowance, to_micros
 from tidemark.delta.staging import StagedFiles
 from tidemark.delta.table import DeltaTableHandle
-from tidemark.ledger.entry import Entry
+from tidemark.ledger.entry import Entry, format_watermark
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import read_newest_rows
 from tidemark.ledger.transaction import LedgerTransaction
 from tidemark.tables.run_files import StagedRun
 from tidemark.versions.promotion import copy_files
-from tidemark.watermarks.values import NO_WATERMARK
 
 
 @dataclass(frozen=True)
@@ -153,11 +152,7 @@ def _summarize(plan: AdoptionPlan, last: Entry, commit: int, comparison: Compari
         len(plan.slices),
         commit,
         dict(zip(SIDES, last.carried, strict=True)),
-        {side: _format_watermark(getattr(last.watermarks, side)) for side in SIDES},
+        {side: format_watermark(getattr(last.watermarks, side)) for side in SIDES},
         label(shorter.jobs[0][0]) if shorter else None,
         comparison,
     )
-
-
-def _format_watermark(watermark: int) -> str | None:
-    return None if watermark == NO_WATERMARK else format_micros(watermark * 1000)

@@ -33,7 +33,7 @@ from tidemark.ledger.row_content import content_hash
 from tidemark.sources.normalization import create_side
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
-from tidemark.timegrid.slices import Grid
+from tidemark.timegrid.slices import SYNTHETIC_GRID
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.values import Watermarks
 
@@ -51,8 +51,6 @@ _CAUSES = (
 )
 """The causes that the rules of the join decide."""
 _ORDER = ("clock", "tiebreak", "side")
-_GRID = Grid(0, 1 << 20)
-"""Slices of more microseconds than an example has events."""
 _EVENT_TABLE = "key string, lane long, id string, arrival long, ts long"
 
 
@@ -390,20 +388,20 @@ class DifferenceCheck:
         rows: dict[str, list[tuple[Any, ...]]] = {side: [] for side in SIDES}
         for lane, events in enumerate(streams):
             for number, event in enumerate(events):
-                arrival = number + (number * _GRID.every if slice_per_event else 0)
+                arrival = number + (number * SYNTHETIC_GRID.every if slice_per_event else 0)
                 rows[event.side].append((event.key, lane, event.id, arrival, event.ts))
         slices = range(max(map(len, streams)) if slice_per_event else 1)
         pipeline = _pipeline_over_events(self.pipeline)
         tables = {side: self.spark.createDataFrame(rows[side], _EVENT_TABLE) for side in SIDES}
         key_types = [tables["left"].schema[name].dataType for name in ("key", "lane")]
         left, right = (
-            create_side(pipeline, side, tables[side].schema, key_types).normalize(tables[side], _GRID, 0)
+            create_side(pipeline, side, tables[side].schema, key_types).normalize(tables[side], SYNTHETIC_GRID, 0)
             for side in SIDES
         )
         normalized = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.col(key_name(1)))
         join = create_join(pipeline, self.spark, {side: table.schema for side, table in tables.items()})
         lanes = [create_lane(pipeline, Watermarks(), slices[-1])] * len(streams)
-        return replay(normalized, None, lanes, join, Buckets.create(_GRID, slices, join.buckets_per_slice))
+        return replay(normalized, None, lanes, join, Buckets.create(SYNTHETIC_GRID, slices, join.buckets_per_slice))
 
 
 def _pipeline_over_events(pipeline: Pipeline) -> Pipeline:

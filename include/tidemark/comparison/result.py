@@ -116,11 +116,6 @@ class Comparison:
     labels: tuple[str, str] = (BATCH, STREAM)
     """Words for the pipeline's output and for the other table: `batch` and `stream`, or `candidate` and `live`."""
 
-    @property
-    def likely_settings(self) -> SettingTrial | None:
-        """Other settings under which the stream probably ran; None if none is supported."""
-        return self.setting_trials[0] if self.setting_trials and self.setting_trials[0].is_supported else None
-
     def summarize_example(self, example: Mapping[str, Any]) -> dict[str, Any]:
         """Select the leading columns of an example, and those that differ."""
         names = dict.fromkeys((*self.leading_columns, *example.get("_changed", ()))) or ("_slice",)

@@ -32,6 +32,11 @@ RowValues = Mapping[str, str | None]
 """Values of a row as texts, by column; None for null."""
 
 
+def is_scalar(value: object) -> bool:
+    """Return True for a value that a row can be found by: no null, list, map or struct."""
+    return isinstance(value, bool | int | float | str)
+
+
 def parse_row(text: str) -> dict[str, str | None]:
     r"""Parse the values of a row. A value in quotes may have commas, blank ends, and escapes as in Python.
 

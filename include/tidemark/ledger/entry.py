@@ -9,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from tidemark.config.types import format_micros
 from tidemark.ledger.ledger_table import FORMAT, WATERMARK_COLUMNS
 from tidemark.timegrid.slices import Grid
-from tidemark.watermarks.values import NO_WATERMARK, SourceWatermark, Watermarks
+from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK, SourceWatermark, Watermarks
 
 LateArrivalPolicy = Literal["append", "reprocess", "exclude"]
 
@@ -190,6 +191,13 @@ def parse_entry(row: Mapping[str, Any]) -> Entry:
         erasures=str_or_none("erasures"),
         adopted_from=adopted_from,
     )
+
+
+def format_watermark(watermark: int) -> str | None:
+    """Format a watermark (ms UTC) for people and JSON; None before the first row."""
+    if watermark == END_OF_INPUT:
+        return "end of input"
+    return None if watermark == NO_WATERMARK else format_micros(watermark * 1000)
 
 
 def _replace_no_watermark(watermark: int | None) -> int | None:

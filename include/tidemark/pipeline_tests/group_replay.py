@@ -23,7 +23,6 @@ from tidemark.pipeline_tests.chain import TESTED, Chain, format_name
 from tidemark.pipeline_tests.columns import Schemas
 from tidemark.pipeline_tests.cuts import (
     OWN_SLICES,
-    SYNTHETIC_GRID,
     TWO_JOBS,
     LaneCut,
     cut_lanes,
@@ -41,7 +40,7 @@ from tidemark.pipeline_tests.outputs import (
     parse_clock,
     to_slice_number,
 )
-from tidemark.timegrid.slices import Grid
+from tidemark.timegrid.slices import SYNTHETIC_GRID, Grid
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.lanes import Lane
 from tidemark.watermarks.values import Watermarks

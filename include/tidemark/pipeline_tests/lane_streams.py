@@ -14,8 +14,9 @@ from tidemark.execution.lane_replay import LANE, add_lane
 from tidemark.execution.output_stream import create_output_streams
 from tidemark.execution.replay import ReplayResult
 from tidemark.formatting import quote_identifier
-from tidemark.pipeline_tests.cuts import SYNTHETIC_GRID, LaneCut
+from tidemark.pipeline_tests.cuts import LaneCut
 from tidemark.pipeline_tests.lane_inputs import LaneInputs, with_lane
+from tidemark.timegrid.slices import SYNTHETIC_GRID
 from tidemark.watermarks.lanes import Lane
 
 

@@ -12,7 +12,7 @@ from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.multiset_diff import BATCH, STREAM
 from tidemark.comparison.result import Cause
 from tidemark.comparison.row_history import RowHistory, read_row_histories
-from tidemark.comparison.row_lookup import find_minimal_key, is_nameable
+from tidemark.comparison.row_lookup import find_minimal_key, is_nameable, is_scalar
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_micros
 from tidemark.formatting import format_lateness
@@ -107,7 +107,7 @@ class ExampleCollector:
         values = {
             columns[name]: _format_value(value)
             for name, value in join.row.items()
-            if name in columns and _is_scalar(value) and is_nameable(columns[name])
+            if name in columns and is_scalar(value) and is_nameable(columns[name])
         }
         is_reference = view is not join.batch
         identity = (join.batch.pipeline.name, is_reference, side, *values.items())
@@ -163,10 +163,6 @@ def _list_details(row: Mapping[str, Any]) -> Iterator[str]:
         yield str(row["_detail"]).replace("_", " ") if "_input" in row else str(row["_detail"])
     if "_only_in" in row:
         yield f"value in the {row['_only_in']}"
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str)
 
 
 def _format_value(value: Any) -> str:
