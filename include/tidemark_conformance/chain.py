@@ -199,7 +199,8 @@ def _replay_lanes(spark: SparkSession, cases: Sequence[Case], limits: ReplayLimi
     cases = [_without_endless_drain(case) for case in cases]
     adapters = [ChainAdapter(case.vector) for case in cases]
     firsts, seconds = [adapter.first for adapter in adapters], [adapter.second for adapter in adapters]
-    stream, pipelines = list[Row](), [first.create_pipeline() for first in firsts]
+    stream = list[Row]()
+    pipelines = [first.create_pipeline() for first in firsts]
     lanes, join = create_lanes(cases, firsts, pipelines), firsts[0].create_join(spark, firsts)
     tables = [create_table(spark, cases, firsts, side, [("key2", str)]) for side in SIDES]
     for result in replay_tables(cases, tables, pipelines[0], lanes, join, firsts[0].steps_per_bucket, limits):

@@ -74,7 +74,8 @@ def compare_last_slices(
     table = plan.source.table
     settings = with_overrides(plan.pipeline, {"compare.table": table}).compare
     assert settings, "the table is named"
-    grid, end = plan.grid, plan.grid.datetime_of(plan.slices.stop)
+    grid = plan.grid
+    end = plan.grid.datetime_of(plan.slices.stop)
     first = max(plan.slices.start, grid.number_at(to_micros(end - period)))
     budget = settings.budget
     if budget.differing is None:

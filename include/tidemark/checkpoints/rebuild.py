@@ -196,7 +196,8 @@ def _split_into_jobs(chain: Iterable[Entry], *, back_to_back: bool) -> Iterator[
 
 
 def _require_rebuildable(checkpoint: CheckpointRef, chain: list[Entry]) -> None:
-    command, label = f"tidemark run {format_cli_arguments(checkpoint.pipeline)}", checkpoint.grid.label
+    command = f"tidemark run {format_cli_arguments(checkpoint.pipeline)}"
+    label = checkpoint.grid.label
     if stale_slices := sorted(find_stale_slices(checkpoint.ledger).keys() & {entry.number for entry in chain}):
         raise SliceOrderError(
             f"slice {label(stale_slices[0])} is stale: slices before it were recomputed, so the state after it cannot "
@@ -223,7 +224,8 @@ def _explain_missing_version(checkpoint: CheckpointRef, job: list[Entry]) -> Ite
         if not any(phrase in str(error) for phrase in _MISSING_FILE_PHRASES):
             raise
         left, right = job[0].versions
-        label, advice = checkpoint.grid.label, "Restore the version, or name another state with --at."
+        label = checkpoint.grid.label
+        advice = "Restore the version, or name another state with --at."
         if job[-1].number < checkpoint.entry.number:
             advice += (
                 f" tidemark checkpoint verify {format_cli_arguments(checkpoint.pipeline)} can also start from a later "

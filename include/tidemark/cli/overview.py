@@ -60,7 +60,8 @@ def status(pipelines: PipelinesArgument, candidate: CandidateOption = None) -> N
 
     Example: `tidemark status flights_weather flights_weather_event_time`
     """
-    loaded, root = [to_candidate(load_pipeline(name), candidate) for name in pipelines], get_lake_root()
+    loaded = [to_candidate(load_pipeline(name), candidate) for name in pipelines]
+    root = get_lake_root()
     statuses = [
         replace(
             summarize_status(pipeline, root),

@@ -54,7 +54,8 @@ class _StatusTables:
     statuses: Sequence[Status]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        remaining, unlimited = self.statuses, options.update_width(_UNLIMITED_WIDTH)
+        remaining = self.statuses
+        unlimited = options.update_width(_UNLIMITED_WIDTH)
         while remaining:
             tables = (_create_status_table(remaining[:count]) for count in range(len(remaining), 1, -1))
             fitting = (

@@ -77,7 +77,8 @@ def find_due_slices(
         SliceOrderError: The requested range is off the grid.
     """
     ledger = Ledger.from_pipeline(pipeline, lake)
-    grid, ledgers = ledger.grid, [ledger, *([Ledger.from_pipeline(reference, lake)] if reference else [])]
+    grid = ledger.grid
+    ledgers = [ledger, *([Ledger.from_pipeline(reference, lake)] if reference else [])]
     ends = [ledger.grid.start_of(ledger.last.number + 1) if ledger.last else ledger.grid.start for ledger in ledgers]
     end = grid.number_at(min(ends))
     if request.end:

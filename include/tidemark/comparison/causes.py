@@ -105,7 +105,8 @@ def assign_causes(differing: DataFrame, views: ComparedViews, columns: ComparedC
     Raises:
         UserError: The reference does not emit a compared column.
     """
-    names, unordered = columns.exact, list_unordered_columns(views.batch.pipeline)
+    names = columns.exact
+    unordered = list_unordered_columns(views.batch.pipeline)
     # Materialised where several columns depend on the rows, to cut off their lineage.
     rows = materialize(differing.withColumn("_id", F.monotonically_increasing_id()), eager=True)
     for side in SIDES:
@@ -334,7 +335,9 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
     """Yield the rules in the order of `CAUSES`; the first that applies counts."""
     only_batch, only_stream = (F.col("_only_in") == table for table in (BATCH, STREAM))
     is_matched, as_reference = F.col("_emission").isin(*_MATCHED), F.col("_as_reference")
-    batch, grid, no_reference = views.batch, views.batch.grid, F.lit(views.reference is None)
+    batch = views.batch
+    grid = views.batch.grid
+    no_reference = F.lit(views.reference is None)
 
     due = F.when(is_matched, F.col("_clock")).otherwise(grid.end_column(F.unix_micros("_slice")) - 1)
     buffered = _find_side("batch", lambda label: label["buffered"])

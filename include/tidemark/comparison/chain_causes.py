@@ -108,7 +108,8 @@ def _may_originate_upstream(side: SideName, *, has_reference: bool) -> Column:
     The input's row must be missing in the table that lacks the differing row. Without a reference the intermediate rows
     of the stream are unknown, so unexplained and padded rows count too.
     """
-    cause, is_here = F.col("_cause"), F.col("_pipeline").isNull() & F.col(f"_{side}").isNotNull()
+    cause = F.col("_cause")
+    is_here = F.col("_pipeline").isNull() & F.col(f"_{side}").isNotNull()
     only_stream = F.col("_only_in") == STREAM
     is_missing = (cause == MISSING) & (F.col("_input") == side)
     if has_reference:

@@ -205,7 +205,8 @@ class ChainTables:
 
     def _read_rows(self, source: TableInput) -> DataFrame:
         """Read the rows of a table that can advance its watermark: position, event time in ms, and the columns."""
-        stored, grid = self.open_input(source), self.views[source.join].grid
+        stored = self.open_input(source)
+        grid = self.views[source.join].grid
         side = stored.side
         stored.changes.require_exact_arrivals(grid, 0)
         rows = side.normalize(stored.table.read().where(side.clock.micros >= grid.start), grid, grid.start)

@@ -27,7 +27,8 @@ def write_chain_test_case(example: ChainExample, table: str, pipeline_file: Path
     Raises:
         UserError: The rows do not show the difference in the order of their arrivals, or the file is invalid.
     """
-    tables, name = example.tables, name_case(example.number)
+    tables = example.tables
+    name = name_case(example.number)
     pipeline, spark = tables.chain.pipeline, tables.views[TESTED].spark
     rows = list(create_new_rows(_list_arrived_rows(example)))
     types = {key: {field.name: field.dataType for field in schema} for key, schema in tables.schemas.items()}

@@ -133,8 +133,10 @@ def _select_range(view: CommittedView, request: ComparisonRequest) -> range:
 
 def _list_range_notes(view: CommittedView, request: ComparisonRequest, slices: range) -> Iterator[str]:
     """Yield a note for requested slices without emissions of the pipeline: adopted or skipped ones."""
-    label, adoption = view.grid.label, find_adoption(view.ledger.entries)
-    first, begins_later = slices[0], not request.start or request.start < view.grid.datetime_of(slices[0])
+    label = view.grid.label
+    adoption = find_adoption(view.ledger.entries)
+    first = slices[0]
+    begins_later = not request.start or request.start < view.grid.datetime_of(slices[0])
     if begins_later and adoption:
         yield f"slices before {label(first)} are not compared: they are adopted from {adoption.source.table}"
     elif begins_later and first > 0:
@@ -151,7 +153,8 @@ def _list_skipped_slices(view: CommittedView) -> list[tuple[int, int]]:
 
 def _is_in_range(view: CommittedView, request: ComparisonRequest, slices: range) -> Column:
     """Return True for rows of the compared slices, of slices that are not due yet, and of unknown slices."""
-    slice_start, datetime_of = F.col("_slice"), view.grid.datetime_of
+    slice_start = F.col("_slice")
+    datetime_of = view.grid.datetime_of
     in_range = slice_start >= F.lit(datetime_of(slices[0]))
     for start, end in _list_skipped_slices(view):
         in_range &= (slice_start < F.lit(datetime_of(start))) | (slice_start >= F.lit(datetime_of(end)))

@@ -58,7 +58,8 @@ def align_columns(
         InputError: A column is missing or has an incompatible type.
     """
     ignored = {*_find_columns(view, (*NOT_COMPARED, *OUTPUT_STREAM_COLUMNS)), *request.ignore_columns}
-    optional, notes = _find_columns(view, PROVENANCE_COLUMNS), []
+    optional = _find_columns(view, PROVENANCE_COLUMNS)
+    notes = []
     setting = "select" if view.pipeline.explode is None else "explode"
     for name in request.ignore_columns:
         if name not in batch.columns:
@@ -121,7 +122,8 @@ def _cast(stream: DataFrame, name: str, dtype: T.DataType, request: ComparisonRe
     Raises:
         InputError: The types are neither both numbers nor both times.
     """
-    given, column = stream.schema[name].dataType, F.col(quote_identifier(name))
+    given = stream.schema[name].dataType
+    column = F.col(quote_identifier(name))
     are_numbers = isinstance(given, T.NumericType) and isinstance(dtype, T.NumericType)
     if not are_numbers and not (isinstance(given, _TIME_TYPES) and isinstance(dtype, _TIME_TYPES)):
         raise InputError(
@@ -137,7 +139,8 @@ def _cast(stream: DataFrame, name: str, dtype: T.DataType, request: ComparisonRe
 
 def find_leading_columns(view: CommittedView, names: Sequence[str]) -> tuple[str, ...]:
     """Select from `names` the keys, event times and window bounds of a join, and of the joins before it."""
-    pipeline, leading = view.pipeline, list[str]()
+    pipeline = view.pipeline
+    leading = list[str]()
     for side in SIDES:
         columns, upstream = view.map_columns(side), view.upstreams.get(side)
         keys = (pair.list_column_candidates(side) for pair in pipeline.join.keys)

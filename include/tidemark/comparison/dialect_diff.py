@@ -299,7 +299,8 @@ def _diff(first: _DialectReplay, second: _DialectReplay) -> list[DialectDifferen
 
 def _add_labels(rows: DataFrame, source: StoredInput, *replays: _DialectReplay) -> DataFrame:
     """Add `_SIDE`, the hash of that input's row (null if absent), and its label by each dialect, `_SIDE_NAME`."""
-    side, columns = source.side.name, list(source.side.emitted_columns)
+    side = source.side.name
+    columns = list(source.side.emitted_columns)
     absent_in = {"left": ("padded_right",), "right": ("padded_left", *SEMI_ANTI_TYPES)}[side]
     row_hash = content_hash(rows, columns) if set(columns) <= set(rows.columns) else F.lit(None).cast("long")
     rows = rows.withColumn(f"_{side}", F.when(~F.col("_emission").isin(*absent_in), row_hash))

@@ -71,7 +71,8 @@ def replay_lanes(
     schemas = get_schemas(inputs)
     join = _select_by_lane([create_join(pipeline, rows.sparkSession, schemas) for pipeline in pipelines], F.col(key))
     per_slice = join.buckets_per_slice or max(1, TARGET_BUCKETS // (len(slices) * len(pipelines)))
-    last, trace = slices[-1] if drain else None, get_query_trace(inputs)
+    last = slices[-1] if drain else None
+    trace = get_query_trace(inputs)
     lanes = [create_lane(pipeline, Watermarks(), last, trace) for pipeline in pipelines]
     return replay(rows, None, lanes, join, Buckets.create(grid, slices, per_slice))
 

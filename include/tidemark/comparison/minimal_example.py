@@ -309,7 +309,8 @@ def _sorted(events: Sequence[Event]) -> list[Event]:
 
 def _create_vector(pipeline: Pipeline, name: str, events: Sequence[Event]) -> Vector:
     """Return sorted events under the pipeline's settings as a vector, without expected output."""
-    interval, is_sql = pipeline.join.interval, pipeline.dialect == "flink-sql"
+    interval = pipeline.join.interval
+    is_sql = pipeline.dialect == "flink-sql"
     assert interval and interval.lower is not None and interval.upper is not None, "checked by the pipeline file"  # noqa: PT018
     lower, upper = to_millis(interval.lower), to_millis(interval.upper)
     inclusive = interval.lower_inclusive, interval.upper_inclusive

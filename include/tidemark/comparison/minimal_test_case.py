@@ -36,7 +36,8 @@ def name_case(number: int) -> str:
 
 def describe_case(cause: Cause, pipeline: Pipeline, table: str) -> str:
     """Describe the test case for a difference to a table."""
-    is_extra, name = cause.missing_in == STREAM, pipeline.name
+    is_extra = cause.missing_in == STREAM
+    name = pipeline.name
     difference = f"{name} emits a row that {table} lacks" if is_extra else f"{table} has a row that {name} lacks"
     return f"{difference}: {cause.cause}"
 

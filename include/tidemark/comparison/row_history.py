@@ -191,7 +191,8 @@ class _HistoryReader:
 
     def _describe_adopted(self, entry: Entry) -> Iterator[str]:
         """Yield the events of a row of an adopted slice since the pipeline took over."""
-        label, source = self.view.grid.label, AdoptedTable.from_json(str(entry.adopted_from))
+        label = self.view.grid.label
+        source = AdoptedTable.from_json(str(entry.adopted_from))
         yield f"{self._happened}: slice {label(entry.number)}"
         until = label(self.view.first_published)
         yield f"that slice is adopted: late rows and emissions before {until} are those of {source.table}"
@@ -237,7 +238,8 @@ class _HistoryReader:
         return matches.transform(with_columns, times).collect()
 
     def _describe_lateness(self, late: Row) -> str:
-        lateness, reason = late["lateness_ms"], _LATENESS_LABELS.get(late["reason"], late["reason"])
+        lateness = late["lateness_ms"]
+        reason = _LATENESS_LABELS.get(late["reason"], late["reason"])
         position = "behind" if lateness >= 0 else "ahead of"
         sentence = f"{reason}{self._join_name}: {_span(abs(lateness))} {position} the watermark"
         source = getattr(self.view.pipeline, late["limiting_side"])
@@ -265,7 +267,9 @@ class _HistoryReader:
     def _describe_on_time(self, number: int) -> str:
         """Describe how far ahead of the watermark the row was. Replays its slice, because no table stores that."""
         view = self.view
-        pipeline, grid, entry = view.pipeline, view.grid, view.ledger.entry(number - 1)
+        pipeline = view.pipeline
+        grid = view.grid
+        entry = view.ledger.entry(number - 1)
         if pipeline.join.time == "processing":
             return "on time, as all rows are on processing time"
         slices = range(number, number + 1)
@@ -315,7 +319,9 @@ class _HistoryReader:
         Returns:
             None for coGroups, and if the checkpoint that the first of these slices continued has expired.
         """
-        view, pipeline, before = self.view, self.view.pipeline, self.view.ledger.entry(home - 1)
+        view = self.view
+        pipeline = self.view.pipeline
+        before = self.view.ledger.entry(home - 1)
         if pipeline.join.api == "cogroup" or (self.side == "right" and pipeline.join.type in SEMI_ANTI_TYPES):
             return None
         carried = before if before and any(before.carried) else None
@@ -340,7 +346,9 @@ class _HistoryReader:
     def _replay_emissions(self, slices: range, carried: Entry | None) -> DataFrame:
         """Replay slices from the state before them, and return their rows before `explode`."""
         view, pipeline, grid = self.view, self.view.pipeline, self.view.grid
-        before, last, lane = view.ledger.entry(slices[0] - 1), view.last, F.lit(0)
+        before = view.ledger.entry(slices[0] - 1)
+        last = view.last
+        lane = F.lit(0)
         rows = read_input_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED)).withColumn(
             "lane", lane
         )
@@ -370,13 +378,15 @@ class _HistoryReader:
 
     def _describe_evictions(self) -> Iterator[str]:
         """Yield a line per window that the row was emitted in, and that fired again without it."""
-        join, columns = self.view.pipeline.join, self.view.map_columns(self.side)
+        join = self.view.pipeline.join
+        columns = self.view.map_columns(self.side)
         is_purging = join.trigger is not None and join.trigger.purging
         names = {getattr(pair, self.side) for pair in join.keys}
         keys = {name: source for name, source in columns.items() if source in names}
         if not (is_purging or join.evictor) or set(keys.values()) != names:
             return
-        row, window = self.row[self.side], ("_window_start", "_window_end")
+        row = self.row[self.side]
+        window = ("_window_start", "_window_end")
         has_same_key = (F.col(quote_identifier(name)) == F.lit(row[source]) for name, source in keys.items())
         same_key = self.view.read_emissions().where(reduce(Column.__and__, has_same_key))
         last = self._select_matches(same_key, columns).groupBy(*window).agg(F.max("_pane").alias("last"))

@@ -31,7 +31,8 @@ SettingChanges = Mapping[str, str | tuple[str, ...]]
 
 def suggest_settings(unexplained: DataFrame, view: CommittedView, stream: DataFrame) -> Iterator[SettingChanges]:
     """Yield valid settings that may explain rows without a cause; those of the pipeline's dialect first."""
-    pipeline, evidence = view.pipeline, _Evidence.from_rows(unexplained)
+    pipeline = view.pipeline
+    evidence = _Evidence.from_rows(unexplained)
     suggestions: list[SettingChanges] = [
         *_suggest_bounds(pipeline, evidence, view, stream),
         *_suggest_longer_delays(pipeline, evidence),

@@ -62,7 +62,8 @@ def search_settings(
         candidates = [changes for changes in candidates if WINDOW_OFFSET in changes]
     if not candidates:
         return (), None
-    rounds, pipeline = [search.try_settings(candidates)], view.pipeline
+    rounds = [search.try_settings(candidates)]
+    pipeline = view.pipeline
     trials = sort_trials(pipeline, rounds[0].trials)
     if not rounds[0].is_perfect(trials[0]) and (combined := combine_settings(pipeline, trials)):
         rounds.append(search.try_settings(combined))
@@ -244,7 +245,8 @@ def _replay_candidates(
     pipelines = [with_overrides(view.pipeline, changes) for changes in candidates.values()]
     if hasher.from_input_hashes:
         pipelines = [pipeline.model_copy(update={"select": None}) for pipeline in pipelines]
-    slices, drain = _committed_range(view), view.last.drained
+    slices = _committed_range(view)
+    drain = view.last.drained
     result = replay_lanes(pipelines, view.inputs, slices, drain=drain, transform=hasher.reduce_inputs)
     emitted = select_emissions(add_lane(result.joined), pipelines[0], view.grid)
     # Columns that this dialect does not provide are null.

@@ -90,7 +90,8 @@ class WhatIf:
         if not sufficient:
             best = max(self.outcomes, key=self.matched_share)
             return f"no value up to {self.outcomes[-1].value} keeps {target:.0%} of pairs; {self._format(best)}"
-        chosen, best = sufficient[0], max(sufficient, key=self.matched_share)
+        chosen = sufficient[0]
+        best = max(sufficient, key=self.matched_share)
         if best.matched == chosen.matched:
             return f"{self._format(chosen)}; higher values cost state and keep no more"
         factor = best.state_rows / max(chosen.state_rows, 1)

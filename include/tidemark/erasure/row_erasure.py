@@ -77,7 +77,8 @@ def _isolate_matching_rows(spark: SparkSession, plan: ErasurePlan, name: str) ->
     Raises:
         SliceOrderError: Another process has changed the files since the plan.
     """
-    path, matching = getattr(plan.ledger.tables, name), plan.matching_files[name]
+    path = getattr(plan.ledger.tables, name)
+    matching = plan.matching_files[name]
     log = _require_files(DeltaTableHandle.open(path), path, matching)
     rows = dict(zip(log.files["path"], log.files["rows"], strict=True))
     mixed = [file for file, count in matching.items() if rows[file] != count]
@@ -129,7 +130,8 @@ def strip_value_statistics(stats: str) -> str:
 
 def _compute_fingerprints(spark: SparkSession, plan: ErasurePlan) -> dict[int, str]:
     """Compute the fingerprint, without the erased rows, of each state that loses rows."""
-    ledger, log = plan.ledger, DeltaTableHandle.open(plan.ledger.tables.checkpoint)
+    ledger = plan.ledger
+    log = DeltaTableHandle.open(plan.ledger.tables.checkpoint)
     if log is None or not plan.carried_rows:
         return {}
     slices_of_file = list_slices_by_file(log, "checkpoint", ledger.grid)
@@ -156,7 +158,8 @@ def _create_ledger_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield ledger rows of slices that lose rows or continue a state that does, and of the last slice."""
     ledger = plan.ledger
-    stored, last = read_newest_rows(ledger.tables), ledger.last
+    stored = read_newest_rows(ledger.tables)
+    last = ledger.last
     assert last is not None, "something is committed"
     continued = {n + 1 for n in fingerprints if _is_continuation(ledger, n + 1)}
     for number in sorted({*plan.slice_numbers, *continued, last.number}):

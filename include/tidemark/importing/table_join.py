@@ -289,7 +289,8 @@ class _Proposal:
 
     def _decide_delay(self, side: SideName, rows: Arrivals | None) -> tuple[str, str]:
         name, subject = f"{side}.watermark_delay", f"watermark delay of the {side} input"
-        option, text = f"--set {name}=DURATION", self._options.get_text(name)
+        option = f"--set {name}=DURATION"
+        text = self._options.get_text(name)
         if rows is None or not len(rows):
             question = Question(subject, option, "'10 minutes'", partial(_format, option), _UNKNOWN_DISORDER)
             delay = self._decisions.answer(question) if text is None else _format(name, text)

@@ -331,7 +331,8 @@ def _list_leaves(
     schema: Any, path: tuple[str, ...], physical_path: tuple[str, ...], spark_schema: T.StructType
 ) -> Iterator[Leaf]:
     for field in schema["fields"]:
-        name, physical_name = field["name"], _get_physical_name(field)
+        name = field["name"]
+        physical_name = _get_physical_name(field)
         dtype = spark_schema[name].dataType
         if isinstance(dtype, T.StructType):
             yield from _list_leaves(field["type"], (*path, name), (*physical_path, physical_name), dtype)

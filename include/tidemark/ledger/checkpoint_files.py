@@ -88,7 +88,8 @@ def list_available_checkpoints(tables: PipelineTables, entries: Iterable[Entry],
         return frozenset()
     ranges_ = sorted((span.start, span.stop) for span in list_slices_by_file(log, "checkpoint", grid).values() if span)
     # Running maximum of the files' ends, by start.
-    starts, reach = [start for start, _ in ranges_], list(accumulate((stop for _, stop in ranges_), max))
+    starts = [start for start, _ in ranges_]
+    reach = list(accumulate((stop for _, stop in ranges_), max))
 
     def is_covered(number: int) -> bool:
         before = bisect_right(starts, number)

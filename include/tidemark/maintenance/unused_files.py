@@ -66,7 +66,9 @@ def find_unused_files(pipeline: Pipeline, lake: str, older_than: timedelta | Non
     Args:
         older_than: Replaces `retention.uncommitted_files`.
     """
-    now, retention, pipeline_tables = datetime.now(UTC), pipeline.retention, Ledger.from_pipeline(pipeline, lake).tables
+    now = datetime.now(UTC)
+    retention = pipeline.retention
+    pipeline_tables = Ledger.from_pipeline(pipeline, lake).tables
     tables = [_TableFiles.read(name, getattr(pipeline_tables, name)) for name in LEDGER_MANAGED_TABLES]
     before = now - (retention.uncommitted_files if older_than is None else older_than)
     active_runs = {parse_run(info.path) for table in tables for info in table.uncommitted if info.mtime >= before}

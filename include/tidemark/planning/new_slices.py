@@ -57,7 +57,8 @@ def _explain_nothing_to_run(context: PlanningContext, start: int, end: int, *, h
     if last and start == last.number + 1:
         committed = f"all slices up to {grid.label(start)} are committed"
         if request.drain and not last.drained:
-            bound, next_end = context.pipeline.slices.end, grid.label(start + 1)
+            bound = context.pipeline.slices.end
+            next_end = grid.label(start + 1)
             is_beyond_bound = bound is not None and start + 1 > grid.number_at(to_micros(bound))
             first_step = f"raise slices.end to {next_end} and " if is_beyond_bound else ""
             committed += f" without --drain. To end the inputs after one more slice, {first_step}pass --to {next_end}"
@@ -100,7 +101,9 @@ def _find_end(context: PlanningContext) -> tuple[int, list[str]]:
 
 def _find_end_of_rows(context: PlanningContext, now: int) -> tuple[int, list[str]]:
     """Find the end of the last slice with rows, before the slice that contains the current time."""
-    grid, notes, last = context.grid, list[str](), -1
+    grid = context.grid
+    notes = list[str]()
+    last = -1
     first_waiting = max(now, context.last.number + 1 if context.last else 0)
     newest_waiting: dict[str, int] = {}
     for source in context.inputs:

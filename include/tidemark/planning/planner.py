@@ -73,7 +73,8 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     available_checkpoints = list_available_checkpoints(ledger.tables, entries, ledger.grid) if entries else frozenset()
     context = PlanningContext(pipeline, request, ledger, inputs, available_checkpoints, lake, upstreams)
     require_same_local_days(context)
-    selection, last = select_slices(context), context.last
+    selection = select_slices(context)
+    last = context.last
     slice_ranges = selection.slice_ranges
     input_notes = (*check_column_changes(context, slice_ranges), *_note_unknown_arrivals(context, slice_ranges))
     files = [InputFiles.from_input(source, context.grid) for source in inputs] if slice_ranges else []
@@ -110,7 +111,8 @@ def _check_expressions(plan: Plan) -> None:
     Raises:
         PipelineFileError: An expression is not valid, or names a column that does not exist.
     """
-    pipeline, schemas = plan.pipeline, get_schemas(plan.inputs)
+    pipeline = plan.pipeline
+    schemas = get_schemas(plan.inputs)
     with prefix_errors(pipeline.command_argument):
         session = resolve_session(plan.spark)
         emissions = check_expressions(session, pipeline, plan.grid, **schemas)
@@ -217,7 +219,8 @@ def _note_unknown_arrivals(context: PlanningContext, slice_ranges: Sequence[Slic
 
 def _note_adopted_slices(context: PlanningContext, slice_ranges: Sequence[SliceRange]) -> Iterator[str]:
     """Yield a note if the plan reruns adopted slices."""
-    entries, numbers = context.ledger.entries, (number for part in slice_ranges for number in part.slices)
+    entries = context.ledger.entries
+    numbers = (number for part in slice_ranges for number in part.slices)
     adoption = find_adoption(entries)
     if adoption and list_adopted_slices(entries, numbers):
         yield (

@@ -94,7 +94,8 @@ def require_same_settings(context: PlanningContext) -> None:
     """Check that committed slices ran under the present settings, or will be rerun because they did not."""
     other = next(_find_changed_slices_of_chain(context, context.last), None)
     if other and find_stale_slices(context.ledger).get(other[0]) != "changed settings":
-        start, run = context.grid.label(other[0]), f"tidemark run {format_cli_arguments(to_live(context.pipeline))}"
+        start = context.grid.label(other[0])
+        run = f"tidemark run {format_cli_arguments(to_live(context.pipeline))}"
         raise SliceOrderError(
             f"slices from {start} on were written under other settings ({other[1]}), whose state lacks what the "
             f"present ones need. Restore them, run {context.reprocess_command} --from {start}, or compute a candidate "
@@ -123,7 +124,8 @@ def require_same_local_days(context: PlanningContext) -> None:
         find_slices_with_other_settings(ledger.entries.values(), serialize_settings(context.pipeline), grid)
     )
     for row in ledger.rows[["number", "slice", "slice_end"]].to_dict("records"):
-        number, committed = int(row["number"]), (row["slice"], row["slice_end"])
+        number = int(row["number"])
+        committed = (row["slice"], row["slice_end"])
         current = grid.datetime_of(number), grid.datetime_of(number + 1)
         if committed != current and number not in changed_slices:
             committed_day, current_day = (" to ".join(map(format_instant, bounds)) for bounds in (committed, current))

@@ -77,7 +77,8 @@ def _select_for_reprocess(context: PlanningContext) -> SliceSelection:
         notes = [] if outdated else ["no input rows of committed slices have arrived or changed since they were read"]
         notes += _explain_stale_upstreams(context)
     else:
-        slice_ranges, notes = _find_requested_ranges(context, last), []
+        slice_ranges = _find_requested_ranges(context, last)
+        notes = []
     if slice_ranges:
         first = slice_ranges[0].slices[0]
         require_same_tables(context, first)
@@ -190,7 +191,9 @@ def find_stale_ranges(ledger: Ledger) -> Iterator[SliceRange]:
     """Yield the stale committed slices, grouped, each group with the reason of its first slice."""
     reasons = find_stale_slices(ledger)
     for slices in group_consecutive(reasons):
-        why, first, before = reasons[slices[0]], ledger.grid.label(slices[0]), ledger.grid.label(slices[0] - 1)
+        why = reasons[slices[0]]
+        first = ledger.grid.label(slices[0])
+        before = ledger.grid.label(slices[0] - 1)
         if why == "changed settings":
             changes = _describe_changed_settings(ledger, slices[0])
             explanation = (

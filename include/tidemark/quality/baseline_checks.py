@@ -162,7 +162,8 @@ def format_check_name(check: Expectation) -> str:
 def _evaluate_check(
     values: pd.Series[float], check: Expectation, details: MetricDetails
 ) -> list[tuple[ExpectationResult | None, Measurement]]:
-    name, results = format_check_name(check), []
+    name = format_check_name(check)
+    results = []
     for number, value in zip(values.index.tolist(), values.tolist(), strict=True):
         is_nan = value != value  # noqa: PLR0124
         passed = is_nan or _is_within_bounds(value, check)

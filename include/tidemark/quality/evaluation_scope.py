@@ -50,7 +50,8 @@ class ValidationRows:
         """Select the units that an expectation is evaluated on; None if there are none, such as no day that ends."""
         table = "emissions" if expectation.on == "pairs" else expectation.on
         slice_start = F.unix_micros("_slice")
-        rows, day = self.tables[table], self.grid.day_column(slice_start)
+        rows = self.tables[table]
+        day = self.grid.day_column(slice_start)
         if expectation.per == "day":
             if not self.last_slices:
                 return None

@@ -62,7 +62,8 @@ def profile_emissions(emissions: DataFrame) -> Profile | None:
     for number, field in enumerate(fields):
         aggregates += [column.alias(f"{name}_{number}") for name, column in _create_aggregates(field).items()]
     table = emissions.rollup("_slice").agg(*aggregates).toPandas()
-    by_slice, [total] = table[table["_slice"].notna()], table[table["_slice"].isna()].to_dict("records") or [{}]
+    by_slice = table[table["_slice"].notna()]
+    [total] = table[table["_slice"].isna()].to_dict("records") or [{}]
     if by_slice.empty:
         return None
     set_numbers = [n for n, _ in enumerate(fields) if 0 < total.get(f"distinct_{n}", 0) <= 2 * MAX_SET_SIZE]

@@ -103,7 +103,8 @@ class ExampleCollector:
         return Example(columns, _format_details(row), tuple(history.name for history in histories if history))
 
     def _find_history(self, join: _ExampleJoin, side: SideName) -> ExampleHistory | None:
-        columns, view = join.batch.map_columns(side), join.view
+        columns = join.batch.map_columns(side)
+        view = join.view
         values = {
             columns[name]: _format_value(value)
             for name, value in join.row.items()
@@ -112,7 +113,8 @@ class ExampleCollector:
         is_reference = view is not join.batch
         identity = (join.batch.pipeline.name, is_reference, side, *values.items())
         if values and identity not in self.histories and (key := find_minimal_key(view, side, values)):
-            name, history = f"row-{len(self.histories) + 1}", read_row_histories(view, side, key)[0]
+            name = f"row-{len(self.histories) + 1}"
+            history = read_row_histories(view, side, key)[0]
             argument = None if join.batch is self.batch else view.pipeline.command_argument
             self.histories[identity] = ExampleHistory(name, view.pipeline.name, is_reference, key, history, argument)
         return self.histories.get(identity)

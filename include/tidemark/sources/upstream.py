@@ -92,7 +92,8 @@ def read_upstreams(pipeline: Pipeline, lake: str, *, applies_commits: bool) -> l
         lake: Folder or URI of the pipelines' tables.
         applies_commits: Apply commits of their ledgers that their tables lack, so that a reader sees all rows.
     """
-    grid, read = Grid.from_config(pipeline.slices), Ledger.read if applies_commits else Ledger.read_without_sync
+    grid = Grid.from_config(pipeline.slices)
+    read = Ledger.read if applies_commits else Ledger.read_without_sync
     states = []
     for side, upstream in pipeline.upstreams.items():
         tables = _locate_tables(getattr(pipeline, side), lake)

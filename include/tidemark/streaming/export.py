@@ -57,7 +57,9 @@ def export_checkpoint(state: CheckpointRef, to: str) -> ExportResult:
         UserError: The folder is not empty or not local, or no query can resume from the state.
         CheckFailedError, SliceOrderError, InputError: The checkpoint has expired and cannot be rebuilt.
     """
-    folder, pipeline, watermarks = _resolve_new_folder(to), state.pipeline, state.entry.watermarks
+    folder = _resolve_new_folder(to)
+    pipeline = state.pipeline
+    watermarks = state.entry.watermarks
     _require_resumable(state)
     inputs = open_inputs(state.spark, pipeline, state.lake)
     join = create_join(pipeline, state.spark, get_schemas(inputs))

@@ -63,7 +63,8 @@ def create_watermark_seed_row(
         InputError: The input no longer contains a valid row.
     """
     watermarks, grid = state.entry.watermarks, state.grid
-    watermark, delay = getattr(watermarks, side), getattr(state.pipeline, side).watermark_delay
+    watermark = getattr(watermarks, side)
+    delay = getattr(state.pipeline, side).watermark_delay
     if delay is None or watermark == NO_WATERMARK:
         return None
     left, right = (source.side.normalize(source.table.read(), grid, grid.start) for source in inputs)

@@ -55,7 +55,8 @@ def read_side_in_slices(source: StoredInput, grid: Grid) -> DataFrame:
         InputError: Arrivals are not exact.
     """
     source.changes.require_exact_arrivals(grid, 0)
-    side, rows = source.side, source.table.read()
+    side = source.side
+    rows = source.table.read()
     return side.normalize(rows.where(~side.has_unusable_time & (side.clock.micros >= grid.start)), grid, grid.start)
 
 

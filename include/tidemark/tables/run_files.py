@@ -147,7 +147,8 @@ def read_slice_rows(
     log = DeltaTableHandle.open(getattr(tables, name))
     if log is None:
         return None
-    column, bounds = ds.field(SLICE_COLUMNS[name][0]), (slices.start, slices.stop)
+    column = ds.field(SLICE_COLUMNS[name][0])
+    bounds = (slices.start, slices.stop)
     first, end = (pa.scalar(grid.datetime_of(number), pa.timestamp("us", "UTC")) for number in bounds)
     paths = [path for path, place in classify_files(log, name, grid, slices).items() if place != "outside"]
     return log.read(columns, (column >= first) & (column < end), paths=paths)

@@ -164,7 +164,8 @@ def _rewrite_with_types(spark: SparkSession, log: DeltaTableHandle, schema: T.St
     snapshot = get_engine(spark).load_replaceable_snapshot(log.path)
     widened = _widen(log.schema, schema)
     assert isinstance(widened, T.StructType), "a widened struct is a struct"
-    run_column, column_names = FOLDER.removesuffix("="), {name.lower() for name in widened.names}
+    run_column = FOLDER.removesuffix("=")
+    column_names = {name.lower() for name in widened.names}
     while run_column in column_names:
         run_column = f"_{run_column}"
     rows = read_files(spark, log.path, log.schema, log.files["path"]).to(widened)

@@ -87,7 +87,8 @@ def promote(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user:
     # The slices keep the order of their commits; the last of them gets the number of this commit.
     later = live.last_commit + 1 - candidate.last_commit
     original_commits = {number: entry.commit + later for number, entry in candidate.entries.items()}
-    rows, record = read_newest_rows(candidate.tables), {"promoted": name, "user": user}
+    rows = read_newest_rows(candidate.tables)
+    record = {"promoted": name, "user": user}
     if Ledger.read_without_sync(candidate.tables, candidate.grid).last_commit != candidate.last_commit:
         raise LedgerConflictError(f"slices of candidate {name} were committed meanwhile. Run the same command again.")
     return _commit_promotion(spark, pipeline, live, rows, original_commits, staged, record)
@@ -123,16 +124,19 @@ def rollback(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user
         raise UserError(f"no slice was live before candidate {name} was promoted. There is nothing to roll back to.")
     staged = {table: part for table in LEDGER_MANAGED_TABLES if (part := _restore_files(live, table, promoted, name))}
     original_commits = {number: entry.commit for number, entry in earlier.entries.items()}
-    rows, record = read_newest_rows(live.tables, ds.field("commit") < promoted), {"rolled_back": name, "user": user}
+    rows = read_newest_rows(live.tables, ds.field("commit") < promoted)
+    record = {"rolled_back": name, "user": user}
     return _commit_promotion(spark, pipeline, live, rows, original_commits, staged, record)
 
 
 def _require_promotable(pipeline: Pipeline, name: str, candidate: Ledger, live: Ledger) -> None:
     """Check that a candidate can replace the live version."""
-    grid, command = candidate.grid, f"tidemark run {format_cli_arguments(to_candidate(pipeline, name))}"
+    grid = candidate.grid
+    command = f"tidemark run {format_cli_arguments(to_candidate(pipeline, name))}"
     settings = serialize_settings(pipeline)
     if other := next(find_slices_with_other_settings(candidate.entries.values(), settings, grid), None):
-        first, setting_diff = grid.label(other[0]), other[1]
+        first = grid.label(other[0])
+        setting_diff = other[1]
         raise UserError(
             f"slices of candidate {name} from {first} on ran under other settings than the pipeline file has "
             f"({setting_diff}). Promote it with the file that it ran with, or run tidemark reprocess "

@@ -279,7 +279,8 @@ class _GroupedEngine(SparkDFExecutionEngine):
 
     def _can_group(self, metric: Any, edges: Mapping[MetricKey, Sequence[Any]], resolved: list[Any]) -> bool:
         """Return True if a metric follows from aggregates and columns. Append its edges to `resolved`."""
-        name, dependencies = metric.metric_name, [edge.right for edge in edges[metric.id] if edge.right]
+        name = metric.metric_name
+        dependencies = [edge.right for edge in edges[metric.id] if edge.right]
         if name.endswith(_VALUE_SUFFIXES):
             self._constants[_get_key(metric)] = None if name.endswith(_INDEX_LIST_SUFFIX) else []
             return True

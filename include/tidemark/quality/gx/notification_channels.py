@@ -108,7 +108,8 @@ def _read_connection(receiver: Receiver) -> dict[str, Any]:
     Raises:
         _ConnectionError: It is missing, no JSON, or of another type.
     """
-    name, allowed_types = get_connection_variable(receiver.connection), _CONNECTION_TYPES[receiver.channel]
+    name = get_connection_variable(receiver.connection)
+    allowed_types = _CONNECTION_TYPES[receiver.channel]
     example = f'{{"conn_type": "{allowed_types[0]}", "host": ...}}'
     try:
         connection = json.loads(os.environ[name])
