@@ -16,7 +16,7 @@ def fetch_parquet_format() -> Path:
     """Return the jar; fetch it once.
 
     Raises:
-        CalledProcessError: the download failed.
+        CalledProcessError: The download failed.
     """
     jar = IVY / "jars" / f"{PACKAGE.replace(':', '_', 1).replace(':', '-')}.jar"
     if not jar.exists():

@@ -22,7 +22,7 @@ def run_in_turns(cases: Sequence[Case], rounds: int, limit: float, report: Calla
     Peers with their own process run in the first round only. A peer that did not finish is not run again.
 
     Args:
-        report: called with each run.
+        report: Called with each run.
     """
     failed: set[tuple[str, str]] = set()
     with tempfile.TemporaryDirectory() as folder, _WorkerPool.create(Path(folder)) as workers:
@@ -61,7 +61,7 @@ class _WorkerPool:
         """Run a task in the process for it, which is started if necessary.
 
         Raises:
-            RuntimeError: the inputs could not be generated.
+            RuntimeError: The inputs could not be generated.
         """
         key = task.case.setup, task.peer if task.peer and PEERS[task.peer].has_own_process else None
         if key != self._key:

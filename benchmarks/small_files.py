@@ -45,7 +45,7 @@ from tidemark.maintenance.compaction import merge_files, plan_compaction
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.spark.session import get_spark_session
-from tidemark.tables.run_files import FOLDER, new_run
+from tidemark.tables.run_files import FOLDER, create_run_name
 from tidemark.tables.table_changes import TableChanges
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.values import Watermarks
@@ -184,7 +184,7 @@ def commit_slices(pipeline: Pipeline, tables: PipelineTables, slices: range, row
         create_table(tables.emissions, to_spark_schema(create_emissions(grid, 0, rows).schema), change_feed=True)
     open_tables: OpenTables = {}
     for number in slices:
-        run = new_run(grid, number, 1, ledger.number + 1)
+        run = create_run_name(grid, number, 1, ledger.number + 1)
         staged = stage_arrow_table(create_emissions(grid, number, rows), tables.emissions, f"{FOLDER}{run}/0")
         entry = create_entry(pipeline, number, run)
         began = time.monotonic()

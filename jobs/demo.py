@@ -80,8 +80,12 @@ def _render_result(stream: Status, batch: Status) -> Table:
         column.justify = "right"
     for name, values in {
         "pairs emitted": [f"{status.emissions:,}" for status in (stream, batch)],
-        "flights late for the watermark": [_describe_late_rows(status) for status in (stream, batch)],
-        "flights that never arrived": [f"{status.left.rejected:,}" for status in (stream, batch)],
+        "flight rows later than the watermark allows (dropped)": [
+            _describe_late_rows(status) for status in (stream, batch)
+        ],
+        "flight rows without a departure time (cancelled), rejected": [
+            f"{status.left.rejected:,}" for status in (stream, batch)
+        ],
         "hourly slices": [f"{status.slices:,}" for status in (stream, batch)],
     }.items():
         table.add_row(name, *values)
@@ -96,7 +100,7 @@ def _describe_late_rows(status: Status) -> str:
 def _describe_losses(stream: Status, batch: Status) -> str:
     lost = batch.emissions - stream.emissions
     share = f"{lost:,} pairs ({lost / max(1, batch.emissions):.1%})"
-    return f"The stream lost {share}, because flights arrived after the watermark or never."
+    return f"The stream lost {share}, because flight rows were late or had no departure time."
 
 
 def _describe_chain(chain: Status) -> str:

@@ -84,7 +84,7 @@ def run_flink_reference(spark: SparkSession, pipeline: Pipeline, lake: str) -> F
 
     Raises:
         PipelineFileError: Flink does not support the dialect, or cannot run the join this way.
-        InputError: an input is missing or unusable.
+        InputError: An input is missing or unusable.
         UserError: Flink is not installed.
         FaultError: Flink failed.
     """

@@ -68,7 +68,7 @@ def land(spark: SparkSession, lake: Path | str) -> Landed:
     """Append to `flights` and `weather` under `lake` what they lack of the month; a second run adds nothing.
 
     Raises:
-        InputError: the lake has a table of that name with other rows.
+        InputError: The lake has a table of that name with other rows.
     """
     flights = with_departure(read_january(spark, "flights.csv.zip", FLIGHTS))
     weather = with_observation(read_january(spark, "weather.csv", WEATHER))

@@ -59,7 +59,7 @@ class VectorAdapter(ABC):
         """Return the lane before its first slice.
 
         Args:
-            clocks: arrival of each step, in microseconds.
+            clocks: Arrival of each step, in microseconds.
         """
 
     def processing_times(self, cut: Cut, slices: range) -> dict[int, int]:  # noqa: ARG002

@@ -25,11 +25,12 @@ from tidemark.joins.sql_interval.join import SqlIntervalJoin
 from tidemark.joins.upstream_windows import with_upstream_windows
 from tidemark.joins.window import WindowJoin
 from tidemark.planning.replay_strategy import ReplayLimits
+from tidemark.timegrid.slices import SYNTHETIC_GRID
 from tidemark.timegrid.time_columns import lit_long
 from tidemark.watermarks.lanes import Lane
 from tidemark_conformance.adapter import Row
 from tidemark_conformance.flink import ADAPTERS, FlinkAdapter
-from tidemark_conformance.lanes import GRID, create_lanes, create_table, list_columns, replay_tables, to_arrow
+from tidemark_conformance.lanes import create_lanes, create_table, list_columns, replay_tables, to_arrow
 from tidemark_conformance.vectors import Case, Cut, Vector, failed_at_drain
 
 ENDLESS_DRAIN = "at drain: does not end"
@@ -198,7 +199,8 @@ def _replay_lanes(spark: SparkSession, cases: Sequence[Case], limits: ReplayLimi
     cases = [_without_endless_drain(case) for case in cases]
     adapters = [ChainAdapter(case.vector) for case in cases]
     firsts, seconds = [adapter.first for adapter in adapters], [adapter.second for adapter in adapters]
-    stream, pipelines = list[Row](), [first.create_pipeline() for first in firsts]
+    stream = list[Row]()
+    pipelines = [first.create_pipeline() for first in firsts]
     lanes, join = create_lanes(cases, firsts, pipelines), firsts[0].create_join(spark, firsts)
     tables = [create_table(spark, cases, firsts, side, [("key2", str)]) for side in SIDES]
     for result in replay_tables(cases, tables, pipelines[0], lanes, join, firsts[0].steps_per_bucket, limits):
@@ -223,7 +225,7 @@ def _read_output_stream(
     result: ReplayResult, adapters: Sequence[ChainAdapter], lanes: Sequence[Lane]
 ) -> Iterator[tuple[int, Row]]:
     """Yield lane and row of the second join's left input, from a job of the first join."""
-    advances = add_drain(result.list_increments(), lanes, result.timelines, GRID)
+    advances = add_drain(result.list_increments(), lanes, result.timelines, SYNTHETIC_GRID)
     joined = result.joined.withColumn("lane", F.coalesce("left.lane", "right.lane"))
     for row in place_emissions(joined, advances).collect():
         yield row["lane"], adapters[row["lane"]].read_intermediate_row(row.asDict())

@@ -93,7 +93,8 @@ class FlinkAdapter(VectorAdapter):
     @override
     def read_steps(self) -> Iterator[list[Row]]:
         events = self.vector["events"][: self._last + 1]
-        steps, position = [list[Row]() for _ in events], 0
+        steps = [list[Row]() for _ in events]
+        position = 0
         for number, event in enumerate(events):
             position = position if event.get("simultaneous") else number
             ts = None if event["ts"] == -(2**63) else event["ts"]  # Flink's marker for a row without a timestamp
@@ -165,8 +166,8 @@ class FlinkAdapter(VectorAdapter):
         """Yield the texts that vectors have for a row of the side output.
 
         Args:
-            row: the side output's row.
-            row_data: the input's columns.
+            row: The side output's row.
+            row_data: The input's columns.
         """
 
     def format_dropped_row(self, row: Row) -> str:
@@ -249,7 +250,8 @@ class DatastreamWindow(FlinkAdapter):
 
     @override
     def create_join(self, _spark: SparkSession, adapters: Sequence[VectorAdapter]) -> Join:
-        params, lateness = self.vector["params"], self.param_column("lateness")
+        params = self.vector["params"]
+        lateness = self.param_column("lateness")
         tumbling = all(adapter.vector["params"]["window"] == "tumbling" for adapter in adapters)
         rules, inner, cogroup = (
             flink_datastream.WindowRules(lateness),
@@ -361,7 +363,9 @@ class SqlIntervalOnProcessingTime(SqlInterval):
 
     @override
     def processing_times(self, cut: Cut, slices: range) -> dict[int, int]:
-        clock, times, events = 0, dict[int, int](), list(enumerate(self.vector["events"]))
+        clock = 0
+        times = dict[int, int]()
+        events = list(enumerate(self.vector["events"]))
         for number in slices:
             clock = max([clock, *(event["pt"] for at, event in events if cut.slice_of(at) == number)])
             if number == len(cut.starts):

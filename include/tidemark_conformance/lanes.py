@@ -17,14 +17,12 @@ from tidemark.joins.base import Join
 from tidemark.joins.keys import key_name
 from tidemark.planning.replay_strategy import ReplayLimits
 from tidemark.sources.normalization import Side, create_side
-from tidemark.timegrid.slices import Grid
+from tidemark.timegrid.slices import SYNTHETIC_GRID
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.lanes import Lane
 from tidemark_conformance.adapter import KEYS, Row, VectorAdapter
 from tidemark_conformance.vectors import Case, Cut, count_steps
 
-GRID = Grid(0, 1 << 20)
-"""Slices of more microseconds than any vector has steps."""
 _ARROW_TYPES = {str: pa.string(), int: pa.int64(), bool: pa.bool_(), list: pa.list_(pa.int64())}
 Columns = Iterable[tuple[str, type]]
 
@@ -58,11 +56,11 @@ def replay_tables(
 ) -> Iterator[ReplayResult]:
     """Replay the left and the right table of cases that share a job: slice by slice, or all slices in one job."""
     sides = [_create_side(pipeline, name, table) for name, table in zip(SIDES, tables, strict=True)]
-    left, right = (side.normalize(table, GRID, 0) for side, table in zip(sides, tables, strict=True))
+    left, right = (side.normalize(table, SYNTHETIC_GRID, 0) for side, table in zip(sides, tables, strict=True))
     rows = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.col(key_name(KEYS.index("lane"))))
     slices = list_slices(cases)
     jobs = [slices] if cases[0].cut.single_job else [range(n, n + 1) for n in slices]
-    yield from replay_jobs(rows, lanes, join, [Buckets(GRID, job, steps_per_bucket) for job in jobs], limits)
+    yield from replay_jobs(rows, lanes, join, [Buckets(SYNTHETIC_GRID, job, steps_per_bucket) for job in jobs], limits)
 
 
 def create_table(
@@ -90,7 +88,7 @@ def to_arrow(rows: list[Row], columns: Columns) -> pa.Table:
 
 def to_clock(cut: Cut, step: int) -> int:
     """Return the arrival of a step, in microseconds."""
-    return cut.slice_of(step) * GRID.every + step
+    return cut.slice_of(step) * SYNTHETIC_GRID.every + step
 
 
 def _create_side(pipeline: Pipeline, name: SideName, table: DataFrame) -> Side:

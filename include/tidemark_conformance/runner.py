@@ -33,10 +33,10 @@ def check_files(
     """Check every vector of the files under every cut, batch by batch.
 
     Args:
-        progress: iterates over the batches, and may report each.
+        progress: Iterates over the batches, and may report each.
 
     Raises:
-        UserError: a file is unreadable, or a cut or a dialect is unknown.
+        UserError: A file is unreadable, or a cut or a dialect is unknown.
     """
     vectors = [validate_vector(vector, path) for path in files for vector in read_vectors(path)]
     cases = [Case(vector, cut) for vector in vectors for cut in parse_cuts(cuts, vector)]
@@ -49,7 +49,7 @@ def validate_vector(vector: Vector, path: Path) -> Vector:
     """Return a vector if it has all fields that its dialect needs.
 
     Raises:
-        UserError: a field is missing or malformed, or the dialect is unknown.
+        UserError: A field is missing or malformed, or the dialect is unknown.
     """
     try:
         if is_chain(vector):
@@ -105,7 +105,7 @@ def create_adapter(vector: Vector) -> VectorAdapter:
     """Return the adapter of a vector's dialect.
 
     Raises:
-        UserError: this version does not replay the dialect.
+        UserError: This version does not replay the dialect.
     """
     dialect = vector.get("dialect") or vector.get("engine", "").partition("-")[0]
     if dialect not in _ADAPTERS:

@@ -83,7 +83,7 @@ def read_vectors(path: Path) -> Iterator[Vector]:
     """Read the vectors of a JSON-lines file, gzipped or not.
 
     Raises:
-        UserError: the file is missing or not JSON lines.
+        UserError: The file is missing or not JSON lines.
     """
     open_file = gzip.open if path.suffix == ".gz" else open
     try:
@@ -108,7 +108,7 @@ def parse_cuts(text: str, vector: Vector) -> list[Cut]:
     """Parse the cuts of one vector from an option such as `1,2,7,random:5,each`.
 
     Raises:
-        UserError: a part is not a number above 0, `each`, or `random:SEED`.
+        UserError: A part is not a number above 0, `each`, or `random:SEED`.
     """
     return [_parse_cut(part.strip(), vector) for part in text.split(",")]
 

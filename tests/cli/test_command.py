@@ -216,7 +216,7 @@ def test_stop_on_signals_second_signal_ends_at_once():
         (["plan", "{orders}", "--from", "noon"], "--from: 'noon' is not an instant"),
         (["run", "{orders}", "--slices-per-job", "none"], "--slices-per-job: 'none' is not a number of slices"),
         (["run", "{orders}", "--form", "x"], "No such option: --form"),
-        (["run", "{orders}", "--from", "2024-01-01T05:00Z"], "run from 2024-01-01T00:00Z, or pass --from-empty-state"),
+        (["run", "{orders}", "--from", "2024-01-01T05:00Z"], "Run from 2024-01-01T00:00Z, or pass --from-empty-state"),
     ],
 )
 def test_main_user_error_exits_with_2_and_remedy(orders, capsys, arguments, expected_message):

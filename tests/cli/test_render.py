@@ -138,7 +138,7 @@ def test_render_status_names_late_rows_that_were_processed():
 
     output = print_at(80, render_status(replace(status, left=left)))
 
-    assert re.search(r"left late +│ +0 │\n│ +│ +7 late_but_processed │", output)
+    assert re.search(r"left rows late +│ +0 │\n│ +│ +7 late_but_processed │", output)
 
 
 @pytest.mark.parametrize(("stops_next_run", "color"), [(True, 31), (False, 33)])

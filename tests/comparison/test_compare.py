@@ -15,6 +15,12 @@ from tidemark.config import load_pipeline, with_overrides
 from tidemark.errors import InputError, SliceOrderError, UserError
 
 
+def get_best_trial(result):
+    """Return the best trial of other settings, which is supported."""
+    assert result.setting_trials[0].is_supported
+    return result.setting_trials[0]
+
+
 def count_causes(result):
     """Count rows by cause and the table that lacks them."""
     return {(cause.cause, cause.missing_in): cause.rows for cause in result.causes}
@@ -90,13 +96,17 @@ def test_compare_damaged_stream_assigns_each_cause(
         (
             {"dialect": "flink-sql", "join": {"keys": ["k"], "window": {"tumbling": "1 hour"}}},
             {"time_zone": "Asia/Kolkata"},
-            "time_zone Asia/Kolkata, not UTC",
+            "time_zone is Asia/Kolkata (UTC in the pipeline)",
         ),
-        ({"dialect": "flink-sql"}, {"watermark_strategy": "datastream"}, "watermark_strategy datastream, not None"),
+        (
+            {"dialect": "flink-sql"},
+            {"watermark_strategy": "datastream"},
+            "watermark_strategy is datastream (not set in the pipeline)",
+        ),
         (
             {"dialect": "spark"},
             {"spark.late_watermark": "current_batch"},
-            "spark.late_watermark current_batch, not previous_batch",
+            "spark.late_watermark is current_batch (previous_batch in the pipeline)",
         ),
     ],
 )
@@ -247,7 +257,8 @@ def test_compare_stream_under_other_settings_names_them(
     both = ours.intersectAll(theirs).orderBy(ours.columns).limit(1).collect()
     result = compare_with(settings, theirs.exceptAll(spark.createDataFrame(both, theirs.schema)))
 
-    best, counts = result.likely_settings, count_causes(result)
+    best = get_best_trial(result)
+    counts = count_causes(result)
     assert list(best.settings) == [name]
     named = sum(rows for (cause, _), rows in counts.items() if cause == "other settings")
     assert best.explains == named > best.contradicts
@@ -284,7 +295,8 @@ def test_compare_stream_under_two_other_settings_names_both(
     ours, theirs = read_emissions(settings), read_emissions(other)
     result = compare_with(settings, theirs)
 
-    best, singles = result.likely_settings, [trial for trial in result.setting_trials if len(trial.settings) == 1]
+    best = get_best_trial(result)
+    singles = [trial for trial in result.setting_trials if len(trial.settings) == 1]
     differing = ours.exceptAll(theirs).count() + theirs.exceptAll(ours).count()
     assert (best.settings, best.explains, best.contradicts) == (changes, differing, 0)
     assert {cause.cause for cause in result.causes} == {"other settings"}
@@ -302,7 +314,7 @@ def test_compare_stream_with_another_window_offset_names_it(
     result = compare_with(settings, theirs)
 
     differing = ours.exceptAll(theirs).count() + theirs.exceptAll(ours).count()
-    best = result.likely_settings
+    best = get_best_trial(result)
     assert (best.settings, best.explains) == ({"join.window.offset": "20 minutes"}, differing)
     assert {cause.cause for cause in result.causes} == {"other settings"}
 
@@ -339,7 +351,7 @@ def test_compare_rows_changed_by_hand_rejects_other_settings(
     result = compare_with(settings, rest.unionByName(late))
 
     assert count_causes(result) == {("unexplained", "batch"): 1, ("unexplained", "stream"): 2}
-    assert result.likely_settings is None
+    assert not any(trial.is_supported for trial in result.setting_trials[:1])
     assert all(trial.explains <= trial.contradicts for trial in result.setting_trials)
     assert any(trial.explains for trial in result.setting_trials)
 

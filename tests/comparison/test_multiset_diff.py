@@ -17,7 +17,7 @@ from tidemark.timegrid.slices import Grid
 
 
 def collect_differing(diff):
-    return sorted(diff.differing.collect(), key=lambda row: (row["_missing_in"], str(row["_slice"])))
+    return sorted(diff.differing.collect(), key=lambda row: (row["_only_in"], str(row["_slice"])))
 
 
 def test_surplus_of_equal_rows_is_that_of_the_newest_slices(spark):
@@ -41,10 +41,10 @@ def test_copies_of_rows_out_of_tolerance_are_counted_by_the_other_columns(spark)
 
     rows = collect_differing(diff_multisets(batch, stream, ["k", "v"], {"v": 0.1}))
 
-    assert [(row["k"], row["v"], row["_missing_in"], row["_batch"], row["_stream"]) for row in rows] == [
-        ("a", 9.0, "batch", 1, 1),
-        ("b", 5.0, "batch", 1, 2),
-        ("a", 1.0, "stream", 1, 1),
+    assert [(row["k"], row["v"], row["_only_in"], row["_batch"], row["_stream"]) for row in rows] == [
+        ("a", 1.0, "batch", 1, 1),
+        ("a", 9.0, "stream", 1, 1),
+        ("b", 5.0, "stream", 1, 2),
     ]
 
 

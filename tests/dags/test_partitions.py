@@ -86,7 +86,7 @@ def run_slices(spark, environment, **options):
 def read_last_commit(environment):
     pipeline = load_pipeline(Path(environment["TIDEMARK_PIPELINES"], "clicked_views.yaml"))
     ledger = Ledger.from_pipeline(pipeline, environment["TIDEMARK_LAKE"], applies_commits=False)
-    return json.dumps({"number": ledger.number, "run": ledger.last.run})
+    return json.dumps({"number": ledger.last_commit, "run": ledger.last.run})
 
 
 def at(hour):

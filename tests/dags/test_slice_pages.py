@@ -415,8 +415,8 @@ def test_tables_of_another_pipeline_are_not_shown(client, slices):
     page = client("payments").get("/pipelines/payments")
 
     assert page.status_code == 500
-    assert "is that of pipeline orders" in page.text
-    assert "is that of pipeline orders" in client("payments").get("/").text
+    assert "belongs to pipeline orders" in page.text
+    assert "belongs to pipeline orders" in client("payments").get("/").text
 
 
 def test_invalid_file_does_not_hide_other_pipelines(client, slices):

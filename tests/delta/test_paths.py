@@ -143,8 +143,8 @@ def test_ledger_output_of_another_pipeline_is_rejected(lake, tmp_path):
     with pytest.raises(UserError) as raised:
         Ledger.from_pipeline(write_pipeline(tmp_path / "q.yaml", output="shared", name="thief"), lake)
     assert str(raised.value) == (
-        "output shared is that of pipeline orders, as its ledger says; give thief an output of its own, "
-        "or its old name back"
+        "output shared belongs to pipeline orders, according to its ledger. Set another `output` for thief, or rename "
+        "the pipeline to orders."
     )
 
 

@@ -13,7 +13,7 @@ from tidemark.ledger.ledger import Ledger
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
-from tidemark.tables.run_files import merged_at, run_of
+from tidemark.tables.run_files import parse_merge_commit, parse_run
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -122,8 +122,8 @@ def read_contents(spark):
             counts = {name: Counter(map(str, rows.drop("_run", "run").collect())) for name, rows in frames.items()}
         runs = {row["run"] for row in ledger.select("run").distinct().collect()}
         logs = (DeltaTableHandle.open(getattr(tables, name)) for name in names)
-        file_runs = [run_of(path) for log in logs if log for path in log.files["path"]]
-        uncommitted = sum(run not in runs and merged_at(run) is None for run in file_runs)
+        file_runs = [parse_run(path) for log in logs if log for path in log.files["path"]]
+        uncommitted = sum(run not in runs and parse_merge_commit(run) is None for run in file_runs)
         return counts, uncommitted
 
     return read

@@ -10,8 +10,8 @@ from tidemark.config.types import to_micros
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.ledger.ledger_table import read_attempts
-from tidemark.tables.run_files import SLICE_COLUMNS, merged_at, run_of
-from tidemark.tables.table_changes import FOLLOWING
+from tidemark.tables.run_files import SLICE_COLUMNS, parse_merge_commit, parse_run
+from tidemark.tables.table_changes import LEDGER_MANAGED_TABLES
 from tidemark.timegrid.slices import Grid
 
 
@@ -50,7 +50,7 @@ def assign_merged_rows_to_runs(counts: Counter, ledger: pd.DataFrame, number: in
     """Count the rows of a slice by run; rows in a merged file belong to the newest run before the merge."""
     assigned: Counter = Counter()
     for run, count in counts.items():
-        if (merged := merged_at(run)) is None:
+        if (merged := parse_merge_commit(run)) is None:
             assigned[run] += count
         else:
             visible = ledger[(ledger["number"] == number) & (ledger["commit"] <= merged)]
@@ -60,7 +60,7 @@ def assign_merged_rows_to_runs(counts: Counter, ledger: pd.DataFrame, number: in
 
 def list_existing_tables(tables: PipelineTables) -> list[str]:
     """List the tables that exist: `quality` needs expectations, `quarantined` needs quarantined rows."""
-    return [name for name in FOLLOWING if DeltaTableHandle.open(getattr(tables, name))]
+    return [name for name in LEDGER_MANAGED_TABLES if DeltaTableHandle.open(getattr(tables, name))]
 
 
 def get_expected_count(name: str, row: dict) -> int | None:
@@ -83,7 +83,7 @@ def count_rows_by_slice(log: DeltaTableHandle, name: str, grid: Grid) -> dict[in
         for row in pq.read_table(f"{log.path}/{path}", columns=columns, partitioning=None).to_pylist():
             first, *until = (grid.number_at(to_micros(row[column])) for column in columns)
             for number in range(first, until[0] if until else first + 1):
-                counts.setdefault(number, Counter())[run_of(path)] += 1
+                counts.setdefault(number, Counter())[parse_run(path)] += 1
     return counts
 
 

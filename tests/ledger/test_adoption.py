@@ -83,7 +83,7 @@ def test_adopted_pipeline_continues_stream_and_publishes_nothing_before(
 
     ledger = read_ledger(pipeline())
     assert ledger.entries[2].fingerprint == state.fingerprint
-    assert ledger.number == 1
+    assert ledger.last_commit == 1
     assert read_output() == (Counter(), Counter())
     [status] = json.loads(run_tidemark("status", "--json")[1])
     assert (status["emissions"], status["adopted"]["until"], status["adopted"]["table"]) == (0, UNTIL, "run/emissions")

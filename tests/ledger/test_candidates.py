@@ -220,7 +220,7 @@ def test_rollback_restores_previous_version(
 
     planned_before = create_plan(spark, pipeline(**NARROW), str(lake), Request(end=at(3)))
     assert run_tidemark(WIDE, "version promote", "wide")[0] == 0
-    with pytest.raises(SliceOrderError, match="another process has committed"):
+    with pytest.raises(SliceOrderError, match="another process committed"):
         list(execute(spark, planned_before, lambda *_: None))
     assert run_tidemark(WIDE, "tables verify")[0] == 0
 
@@ -241,7 +241,9 @@ def test_rollback_restores_previous_version(
     assert code == 0
     (rerun,) = json.loads(output)["plan"]["slice_ranges"]
     assert rerun["reason"] == "changed settings"
-    assert "slice 2024-01-01T02:00Z ran under other settings than the file has now (join" in rerun["explanation"]
+    assert (
+        "slice 2024-01-01T02:00Z ran under other settings than the pipeline file has now (join" in rerun["explanation"]
+    )
     assert read_emissions(pipeline()) == count_pairs(20)
     assert run_tidemark(NARROW, "tables verify", "--deep")[0] == 0
 

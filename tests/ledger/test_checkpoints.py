@@ -26,7 +26,7 @@ from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
-from tidemark.tables.run_files import run_of
+from tidemark.tables.run_files import parse_run
 from tidemark.timegrid.slices import Grid
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
@@ -116,7 +116,7 @@ def open_checkpoint(spark, orders):
 
 
 def list_runs(orders):
-    return set(map(run_of, DeltaTableHandle.open(orders.tables.checkpoint).files["path"]))
+    return set(map(parse_run, DeltaTableHandle.open(orders.tables.checkpoint).files["path"]))
 
 
 def test_read_committed_rows_as_of_watermark_equals_earlier_snapshot(spark, original):

@@ -22,7 +22,7 @@ from tidemark.maintenance import compaction
 from tidemark.maintenance.compaction import COMPACTED_TABLES, merge_files, plan_compaction
 from tidemark.maintenance.vacuum import vacuum
 from tidemark.quality.quarantine import release
-from tidemark.tables.run_files import merged_at, run_of
+from tidemark.tables.run_files import parse_merge_commit, parse_run
 
 HOURS = 5
 COMPACT_SETTING = {"settled_after": "1 hour", "period": "2 hours"}
@@ -43,7 +43,7 @@ class Lake(OrdersLake):
     """A lake that a test may change."""
 
     def count_runs(self, name="emissions"):
-        return Counter(map(run_of, self.log(name).files["path"]))
+        return Counter(map(parse_run, self.log(name).files["path"]))
 
     def append_rows(self, *rows):
         for side, offset in (("left", 0), ("right", 100)):
@@ -128,7 +128,7 @@ def test_compact_keeps_rows_in_fewer_sorted_files(spark, uncompacted_lake, compa
     assert all(compacted_lake.count_rows().values())
 
     for name in dict.fromkeys(MERGES):
-        merged_files = sum(merged_at(run) is not None for run in compacted_lake.count_runs(name).elements())
+        merged_files = sum(parse_merge_commit(run) is not None for run in compacted_lake.count_runs(name).elements())
         assert merged_files == MERGES.count(name)
         assert (
             uncompacted_lake.count_runs(name).total()
@@ -249,7 +249,7 @@ def test_reprocess_slice_in_merged_file_changes_only_recomputed_slices(compacted
 
 
 def is_merged(path):
-    return merged_at(run_of(path)) is not None
+    return parse_merge_commit(parse_run(path)) is not None
 
 
 def count_emissions(lake):

@@ -38,7 +38,7 @@ from tidemark.planning.request import Request
 from tidemark.spark.lazy_session import create_lazy_session
 from tidemark.tables import table_changes
 from tidemark.tables.table_changes import (
-    FOLLOWING,
+    LEDGER_MANAGED_TABLES,
     OPTIONAL_TABLES,
     TableChanges,
     apply_to_tables,
@@ -88,11 +88,11 @@ def test_every_version_has_complete_committed_slices(spark, lake, history):
     }
     check_every_version(tables, grid)
     ledger = Ledger.read(tables, grid)
-    assert set(commits_before.values()) == {ledger.number - 1}, (
+    assert set(commits_before.values()) == {ledger.last_commit - 1}, (
         "the process was killed before it applied its last commit"
     )
     assert {DeltaTableHandle.open(getattr(tables, name)).txn_version for name in list_existing_tables(tables)} == {
-        ledger.number
+        ledger.last_commit
     }
 
     quality_counts = count_rows_by_slice(DeltaTableHandle.open(tables.quality), "quality", grid)
@@ -100,7 +100,7 @@ def test_every_version_has_complete_committed_slices(spark, lake, history):
     assert quality_counts == {number: {entry.run: expected} for number, entry in ledger.entries.items()}
     assert check_readers_agree(spark, tables, grid) > 0
     assert check_integrity(settings, str(lake), deep=True).issues == (), "groups, splits and kills are no damage"
-    assert check_every_version(tables, grid) >= 3 * ledger.number
+    assert check_every_version(tables, grid) >= 3 * ledger.last_commit
 
     feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0)
     changes = feed.load(tables.emissions).groupBy("_commit_version", "_change_type", "_slice").count().collect()
@@ -118,7 +118,7 @@ def test_every_version_has_complete_committed_slices(spark, lake, history):
 def test_vacuum_removes_only_uncommitted_then_replaced_files(spark, lake, history):
     settings, tables, grid = history
     Ledger.read(tables, grid)
-    files = {path for name in FOLLOWING for path in (lake / "orders" / name).glob("run=*/**/*.parquet")}
+    files = {path for name in LEDGER_MANAGED_TABLES for path in (lake / "orders" / name).glob("run=*/**/*.parquet")}
     counts_before = [spark.read.format("delta").option("versionAsOf", version).load(tables.emissions).count()
             for version in range(DeltaTableHandle.open(tables.emissions).version + 1)]  # fmt: skip
     result = vacuum(settings, str(lake), timedelta(hours=1))
@@ -178,12 +178,12 @@ def test_concurrent_commits_of_same_number_have_single_winner(tmp_path, pipeline
     assert len(DeltaTableHandle.open(tables.ledger).read(["run"])) == 20
 
 
-@pytest.mark.parametrize("killed_at", FOLLOWING)
+@pytest.mark.parametrize("killed_at", LEDGER_MANAGED_TABLES)
 def test_tables_that_lack_a_commit_are_found_though_it_is_the_first_of_optional_tables(
     tmp_path, pipeline, create_table, monkeypatch, killed_at
 ):
     grid, tables = Grid.from_config(pipeline().slices), PipelineTables(str(tmp_path / "orders"))
-    for name in FOLLOWING:
+    for name in LEDGER_MANAGED_TABLES:
         log = create_table(getattr(tables, name))
         if name not in OPTIONAL_TABLES:
             log.commit((), txn_version=1)
@@ -203,7 +203,7 @@ def test_tables_that_lack_a_commit_are_found_though_it_is_the_first_of_optional_
     assert min(list_applied_commits(tables).values()) == 1
 
     apply_to_tables(tables, grid, 2, TableChanges({}))
-    assert {DeltaTableHandle.open(getattr(tables, name)).txn_version for name in FOLLOWING} == {2}
+    assert {DeltaTableHandle.open(getattr(tables, name)).txn_version for name in LEDGER_MANAGED_TABLES} == {2}
 
 
 @pytest.mark.parametrize("damage", ["delete", "truncate"])

@@ -138,7 +138,7 @@ def run_worker(name, requests, settings, lake, delay):
             try:
                 run_request(session, settings, str(lake), request)
             except SliceOrderError as error:
-                if "another process has committed" not in str(error):
+                if "another process committed" not in str(error):
                     raise
                 conflicts += 1
             else:

@@ -12,7 +12,7 @@ from tidemark.ledger.ledger import Ledger
 from tidemark.planning.deleted_inputs import find_deleted_inputs
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
-from tidemark.tables.run_files import run_of
+from tidemark.tables.run_files import parse_run
 
 OUTDATED = Request(reprocess=True, outdated=True)
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -32,7 +32,7 @@ def create_hourly_rows(count):
 
 
 def list_runs(table):
-    return set(map(run_of, DeltaTableHandle.open(table).files["path"]))
+    return set(map(parse_run, DeltaTableHandle.open(table).files["path"]))
 
 
 def list_emission_files(spark, lake, ledger, slices):
@@ -122,7 +122,7 @@ def test_reprocess_killed_between_jobs_is_repaired_by_run(
     plan, _ = plan_and_run(settings, end=at(6))
 
     assert [(segment.reason, segment.slices[0]) for segment in plan.slice_ranges] == [("stale", 2), ("new", 5)]
-    assert "stale: 2024-01-01T01:00Z has another state now" in plan.to_dict()["explanation"]
+    assert "stale: slice 2024-01-01T01:00Z now ends with a different state" in plan.to_dict()["explanation"]
     assert read_output() == expected_from_scratch(at(6))
 
 
@@ -165,7 +165,7 @@ def test_concurrent_run_and_reprocess_have_single_winner(
     plans = {name: create_plan(spark, settings, str(lake), request) for name, request in requests.items()}
     second = next(name for name in plans if name != first)
     list(execute(spark, plans[first], lambda *_: None))
-    with pytest.raises(SliceOrderError, match="another process has committed slices of .*; run the same command again"):
+    with pytest.raises(SliceOrderError, match="another process committed slices of .* Run the same command again"):
         list(execute(spark, plans[second], lambda *_: None))
 
     ledger = Ledger.from_pipeline(settings, str(lake))
@@ -284,7 +284,7 @@ def test_reprocess_rebuilds_expired_checkpoint(
     append_inputs(create_row(777, at(3, 30)))
     expired = [read_ledger(settings).entry(number).run for number in (1, 2)]
     checkpoint = DeltaTableHandle.open(f"{lake}/orders/checkpoint")
-    checkpoint.commit([], [path for path in checkpoint.files["path"] if run_of(path) in expired])
+    checkpoint.commit([], [path for path in checkpoint.files["path"] if parse_run(path) in expired])
     plan, results = plan_and_run(settings, reprocess=True, start=at(3), end=at(4))
 
     assert [(segment.reason, list(segment.slices)) for segment in plan.slice_ranges] == [
@@ -305,7 +305,7 @@ def test_changed_settings_require_reprocess_from_first_slice(
     message = r"from 2024-01-01T00:00Z on were .* other settings \(join.interval.lower was -30 minutes, now -1 hour\)"
     with pytest.raises(SliceOrderError, match=f"{message}.* tidemark reprocess .*yaml --from 2024-01-01T00:00Z"):
         plan_and_run(wider, end=at(5))
-    with pytest.raises(SliceOrderError, match="cannot be continued; reprocess from 2024-01-01T00:00Z"):
+    with pytest.raises(SliceOrderError, match="cannot be continued. Reprocess from 2024-01-01T00:00Z"):
         plan_and_run(wider, reprocess=True, start=at(2))
 
     _, results = plan_and_run(wider, reprocess=True, start=at(0), end=at(2))

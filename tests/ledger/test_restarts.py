@@ -46,10 +46,10 @@ def test_run_with_new_restarts_requires_reprocess_from_first_affected_slice(
     assert (at(2), 8, 108) in {(row[0].astimezone(UTC), *row[1:]) for row in read_output()[0]}
 
     earlier = pipeline(restarts=[FIRST, SECOND])
-    changed = r"01:00Z on were written under other settings \(restarts.0 was None, now 2024-01-01T01:24Z\)"
+    changed = r"01:00Z on were written under other settings \(restarts.0 was not set, now 2024-01-01T01:24Z\)"
     with pytest.raises(SliceOrderError, match=f"{changed}.* tidemark reprocess .*yaml --from 2024-01-01T01:00Z"):
         plan_and_run(earlier, end=at(4))
-    with pytest.raises(SliceOrderError, match="slice 2024-01-01T02:00Z was .* reprocess from 2024-01-01T01:00Z"):
+    with pytest.raises(SliceOrderError, match="slice 2024-01-01T02:00Z was .* Reprocess from 2024-01-01T01:00Z"):
         plan_and_run(earlier, reprocess=True, start=at(3))
 
     _, results = plan_and_run(earlier, reprocess=True, start=at(1), end=at(2))

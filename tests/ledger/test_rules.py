@@ -11,19 +11,19 @@ import pytest
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import create_internal_table
 from tidemark.errors import UserError
-from tidemark.ledger.committed_snapshot import attempts_visible_before
-from tidemark.ledger.config_fingerprint import settings_up_to_slice, slices_with_other_settings
+from tidemark.ledger.committed_snapshot import select_visible_attempts
+from tidemark.ledger.config_fingerprint import find_slices_with_other_settings, remove_later_restarts
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import FORMAT, SCHEMA
 from tidemark.ledger.staleness import (
     ConsumedVersions,
-    consumed_versions,
+    compute_consumed_versions,
+    count_slices_until_valid,
     find_compared_versions,
+    find_restorable_start,
     find_slices_to_reprocess,
-    repaired_until,
-    restorable,
-    stale,
+    find_stale_slices,
 )
 from tidemark.ledger.state_fingerprint import compute_fingerprints
 from tidemark.maintenance.recovery_horizon import find_first_reprocessable, find_first_verifiable
@@ -87,8 +87,8 @@ def test_consumed_versions_without_reprocess_are_those_of_last_job():
         create_entry(2, 4, late_arriving=1, late_arriving_from=0),
         create_entry(3, 4),
     ]
-    assert consumed_versions(entries, 0) == ConsumedVersions(((None, 4),), 4)
-    assert consumed_versions([], 0) == ConsumedVersions((), None)
+    assert compute_consumed_versions(entries, 0) == ConsumedVersions(((None, 4),), 4)
+    assert compute_consumed_versions([], 0) == ConsumedVersions((), None)
 
 
 def test_consumed_versions_after_reprocess_are_newer_for_earlier_slices():
@@ -98,7 +98,7 @@ def test_consumed_versions_after_reprocess_are_newer_for_earlier_slices():
         create_entry(2, 9, commit=5),
         create_entry(3, 4, late_arriving=0),
     ]
-    assert consumed_versions(entries, 0) == ConsumedVersions(((None, 9), (3, 4)), 9)
+    assert compute_consumed_versions(entries, 0) == ConsumedVersions(((None, 9), (3, 4)), 9)
 
 
 def test_consumed_versions_under_reprocess_are_those_of_each_run():
@@ -108,7 +108,7 @@ def test_consumed_versions_under_reprocess_are_those_of_each_run():
         create_entry(1, 2, **reprocess),
         create_entry(2, 3, **reprocess),
     ]
-    assert consumed_versions(entries, 0) == ConsumedVersions(((None, 1), (1, 2), (2, 3)), 3)
+    assert compute_consumed_versions(entries, 0) == ConsumedVersions(((None, 1), (1, 2), (2, 3)), 3)
 
 
 def test_consumed_versions_of_gap_are_those_of_start_after_it():
@@ -117,15 +117,15 @@ def test_consumed_versions_of_gap_are_those_of_start_after_it():
         create_entry(5, 3, late_arriving=0, policy="exclude"),
         create_entry(6, 4, late_arriving=None),
     ]
-    assert consumed_versions(entries, 0) == ConsumedVersions(((None, 3), (6, 4)), 3)
+    assert compute_consumed_versions(entries, 0) == ConsumedVersions(((None, 3), (6, 4)), 3)
 
 
 def test_slice_after_changed_state_is_stale():
     committed = create_ledger(*(create_entry(n, late_arriving=0) for n in range(4)))
-    assert stale(committed) == {}
+    assert find_stale_slices(committed) == {}
     after_rerun = committed.with_entries([replace(create_entry(1, late_arriving=0, commit=2), fingerprint="another")])
-    assert stale(after_rerun) == {2: "changed state"}
-    assert stale(after_rerun, after=2) == {}
+    assert find_stale_slices(after_rerun) == {2: "changed state"}
+    assert find_stale_slices(after_rerun, after=2) == {}
 
 
 def test_slice_with_late_arriving_rows_of_rerun_slice_is_stale():
@@ -133,16 +133,18 @@ def test_slice_with_late_arriving_rows_of_rerun_slice_is_stale():
         *(create_entry(n, late_arriving=0) for n in range(3)),
         create_entry(3, commit=2, late_arriving=2, late_arriving_from=1),
     )
-    assert stale(committed) == {}
-    assert stale(committed.with_entries([create_entry(0, commit=3, late_arriving=0)])) == {}
-    assert stale(committed.with_entries([create_entry(2, commit=3, late_arriving=0)])) == {
+    assert find_stale_slices(committed) == {}
+    assert find_stale_slices(committed.with_entries([create_entry(0, commit=3, late_arriving=0)])) == {}
+    assert find_stale_slices(committed.with_entries([create_entry(2, commit=3, late_arriving=0)])) == {
         3: "late-arriving rows reprocessed"
     }
 
 
 def test_slice_after_changed_settings_is_stale():
     committed = create_ledger(create_entry(0, late_arriving=0), create_entry(1))
-    assert stale(committed.with_entries([replace(create_entry(0), settings='{"a": 1}')])) == {1: "changed settings"}
+    assert find_stale_slices(committed.with_entries([replace(create_entry(0), settings='{"a": 1}')])) == {
+        1: "changed settings"
+    }
 
 
 def test_stale_range_after_rollback_names_slices_and_settings():
@@ -153,8 +155,8 @@ def test_stale_range_after_rollback_names_slices_and_settings():
 
     assert (stale_range.slices, stale_range.reason) == (range(1, 2), "changed settings")
     assert stale_range.explanation == (
-        "slice 1970-01-01T01:00Z ran under other settings than the file has now (join.upper was 2 h, now 1 h), and "
-        "slice 1970-01-01T00:00Z before it under those of the file; it runs again"
+        "slice 1970-01-01T01:00Z ran under other settings than the pipeline file has now (join.upper was 2 h, now 1 h)."
+        " It runs again"
     )
 
 
@@ -162,21 +164,21 @@ def test_settings_up_to_slice_exclude_later_restarts():
     settings = '{"delay": "1 s", "restarts": ["1970-01-01T00:00Z", "1970-01-01T01:59Z", "1970-01-01T02:00Z"]}'
     with_single_restart = '{"delay": "1 s", "restarts": ["1970-01-01T01:59Z"]}'
     grid = Grid(0, HOUR)
-    assert [settings_up_to_slice(settings, grid, n) for n in range(2)] == ['{"delay": "1 s"}', with_single_restart]
-    assert settings_up_to_slice(settings, grid, 2) == with_single_restart.replace('59Z"', '59Z", "1970-01-01T02:00Z"')
+    assert [remove_later_restarts(settings, grid, n) for n in range(2)] == ['{"delay": "1 s"}', with_single_restart]
+    assert remove_later_restarts(settings, grid, 2) == with_single_restart.replace('59Z"', '59Z", "1970-01-01T02:00Z"')
 
     entries = [
-        replace(create_entry(n, late_arriving=0), settings=settings_up_to_slice(settings, grid, n)) for n in range(4)
+        replace(create_entry(n, late_arriving=0), settings=remove_later_restarts(settings, grid, n)) for n in range(4)
     ]
-    assert stale(create_ledger(*entries)) == {}
-    assert list(slices_with_other_settings(entries, settings, grid)) == []
+    assert find_stale_slices(create_ledger(*entries)) == {}
+    assert list(find_slices_with_other_settings(entries, settings, grid)) == []
 
     later = settings.replace("02:00Z", "02:59Z")
     difference = "restarts.1 was 1970-01-01T02:00Z, now 1970-01-01T02:59Z"
-    assert list(slices_with_other_settings(entries, later, grid)) == [(2, difference), (3, difference)]
+    assert list(find_slices_with_other_settings(entries, later, grid)) == [(2, difference), (3, difference)]
 
-    entries[2] = replace(entries[2], settings=settings_up_to_slice(later, grid, 2))
-    assert stale(create_ledger(*entries)) == {3: "changed settings"}
+    entries[2] = replace(entries[2], settings=remove_later_restarts(later, grid, 2))
+    assert find_stale_slices(create_ledger(*entries)) == {3: "changed settings"}
 
 
 def test_attempts_visible_before_watermark_exclude_later_commits():
@@ -184,8 +186,8 @@ def test_attempts_visible_before_watermark_exclude_later_commits():
     beyond = pd.Series(
         [False, False, False, True, False, False]
     )  # the watermark of the fourth slice went back at a restart
-    assert attempts_visible_before(stored, beyond).to_numpy().tolist() == [[1, 0], [2, 1]]
-    assert attempts_visible_before(stored, pd.Series([*[False] * 5, True])).to_numpy().tolist() == [
+    assert select_visible_attempts(stored, beyond).to_numpy().tolist() == [[1, 0], [2, 1]]
+    assert select_visible_attempts(stored, pd.Series([*[False] * 5, True])).to_numpy().tolist() == [
         [1, 0],
         [2, 1],
         [2, 2],
@@ -199,8 +201,8 @@ def test_cascade_stops_at_unchanged_state():
     rerun += [replace(create_entry(n, commit=2)) for n in (3, 4)]
     for before, after in zip(range(3), range(1, 4), strict=True):
         rerun[after] = replace(rerun[after], carried_in_fingerprint=rerun[before].fingerprint)
-    assert repaired_until(committed, rerun) == 3
-    assert repaired_until(committed, rerun[:2]) == 2
+    assert count_slices_until_valid(committed, rerun) == 3
+    assert count_slices_until_valid(committed, rerun[:2]) == 2
 
 
 def test_slices_to_reprocess_shrink_when_rerun():
@@ -236,10 +238,10 @@ def test_compared_versions_are_recorded_ones_except_for_slices_of_a_rollback():
 
 def test_nearest_slice_with_checkpoint_is_restorable():
     committed = create_ledger(*(create_entry(n, commit=n + 1) for n in range(5)))
-    assert restorable(committed, 4, {"run 2", "run 4"}) == 4
-    assert restorable(committed, 4, {"run 2"}) == 2
-    assert restorable(committed, 4, set()) == 0
-    assert restorable(committed, 4, set(), {1}) == 2
+    assert find_restorable_start(committed, 4, {"run 2", "run 4"}) == 4
+    assert find_restorable_start(committed, 4, {"run 2"}) == 2
+    assert find_restorable_start(committed, 4, set()) == 0
+    assert find_restorable_start(committed, 4, set(), {1}) == 2
 
 
 def test_expired_checkpoints_are_rebuilt_before_each_range():

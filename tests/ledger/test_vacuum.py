@@ -23,7 +23,7 @@ from tidemark.maintenance.vacuum import vacuum
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.quality.gx.result_store import list_results
-from tidemark.tables.run_files import run_of
+from tidemark.tables.run_files import parse_run
 
 HOURS = 4
 NO_RETENTION = dict.fromkeys(("replaced_files", "uncommitted_files", "data_docs", "log_files"), "0 s") | {
@@ -91,7 +91,7 @@ def test_vacuum_deletes_unneeded_files_and_all_commands_still_work(
     for kind in ("replaced_files", "log_files", "data_docs", "checkpoints"):
         assert dry_run_result[kind]["files"], kind
         assert dry_run_result[kind]["bytes"] > 0, kind
-    assert {run_of(path) for path in dry_run_result["checkpoints"]["files"]} == {runs[0], runs[1]}
+    assert {parse_run(path) for path in dry_run_result["checkpoints"]["files"]} == {runs[0], runs[1]}
 
     newest = {
         name: DeltaTableHandle.open(getattr(tables, name)).version

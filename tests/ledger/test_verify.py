@@ -27,7 +27,7 @@ from tidemark.integrity.committed_files import CommittedFiles, list_current_file
 from tidemark.integrity.repair import plan_repair
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
-from tidemark.tables.run_files import run_of, spans
+from tidemark.tables.run_files import list_slices_by_file, parse_run
 from tidemark.timegrid.slices import Grid
 
 
@@ -93,7 +93,7 @@ def delete_file(lake: Lake):
 
 def delete_part_of_late_rows(lake: Lake):
     """Delete one of the files with late rows of a slice."""
-    runs = Counter(map(run_of, lake.log("late").files["path"]))
+    runs = Counter(map(parse_run, lake.log("late").files["path"]))
     [(run, files)] = runs.most_common(1)
     assert files > 1
     next(Path(lake.tables.late).glob(f"run={run}/**/*.parquet")).unlink()
@@ -316,7 +316,7 @@ def test_verify_foreign_commit_without_row_changes_only_warns(damaged_lake, caps
 
 def test_verify_expired_checkpoints_are_damage_only_after_external_data_change(damaged_lake):
     settings, log = load_pipeline(damaged_lake.file), damaged_lake.log("checkpoint")
-    slices_by_path = spans(log, "checkpoint", Grid.from_config(settings.slices))
+    slices_by_path = list_slices_by_file(log, "checkpoint", Grid.from_config(settings.slices))
     log = log.commit([], [path for path, slices in slices_by_path.items() if 5 not in slices])
     for version, operation in enumerate(("VACUUM START", "VACUUM END"), log.version + 1):
         commit = {"commitInfo": {"timestamp": 1704067200000, "operation": operation}}
@@ -373,7 +373,7 @@ def test_list_current_files_omits_files_that_were_published_again_or_released(pi
         return DataFile(f"run={run}/{folder}/0.parquet", 1, 1, 0, json.dumps(bounds))
 
     def create_commit(*files, released=()):
-        slices_by_run = {} if released else {run_of(file.path): (0, 1) for file in files}
+        slices_by_run = {} if released else {parse_run(file.path): (0, 1) for file in files}
         return CommittedFiles(slices_by_run, dict.fromkeys(("emissions", "quarantined"), files), released)
 
     live, candidate, copy = (create_file(*file, 0, 1) for file in (("a", "0"), ("b", "0"), ("b", "1")))

@@ -183,7 +183,7 @@ def execute_with_retries(file, requests, delay):
             try:
                 list(execute(session, create_plan(session, settings, LAKE, request), lambda *_: None))
             except SliceOrderError as error:
-                if "another process has committed" not in str(error):
+                if "another process committed" not in str(error):
                     raise
                 lost += 1
             else:

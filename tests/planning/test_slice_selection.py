@@ -151,7 +151,7 @@ def test_status_needs_no_access_to_the_inputs(create_context, step, monkeypatch)
     [
         (5, None, "--from 1970-01-01T05:00Z is after the last committed slice, 1970-01-01T03:00Z. Name an earlier"),
         (2, 2, "--to 1970-01-01T02:00Z is not after --from 1970-01-01T02:00Z. Use a later --to, which is exclusive."),
-        (2, 9, "the last committed slice is 1970-01-01T03:00Z; reprocess up to 1970-01-01T04:00Z at most"),
+        (2, 9, "the last committed slice is 1970-01-01T03:00Z. Reprocess up to 1970-01-01T04:00Z at most"),
     ],
 )
 def test_reprocess_of_a_range_without_committed_slices_is_refused(create_context, start, end, message):

@@ -17,7 +17,7 @@ from tidemark.config import Expectation
 from tidemark.delta.log_files import RemovedFiles
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.quality_gate import format_failed_slices
-from tidemark.quality.evaluation_scope import JobRows
+from tidemark.quality.evaluation_scope import ValidationRows
 from tidemark.quality.gate import validate_output
 from tidemark.quality.gx import result_store
 from tidemark.quality.gx.data_docs import delete_results_before, get_docs_index, update_data_docs, write_docs
@@ -27,7 +27,7 @@ from tidemark.timegrid.slices import Grid
 
 PASSING = pd.DataFrame(0, index=range(3), columns=list(INVARIANTS))
 """Invariants of three slices without a failure."""
-NO_ROWS = JobRows(range(3), {})
+NO_ROWS = ValidationRows(range(3), {})
 WITHOUT_GX = SimpleNamespace(quality=[], notify=[], expose_row_values=False)
 WITH_GX = SimpleNamespace(quality=[], notify=["somebody"], expose_row_values=False)
 RUN_FIELDS = {"id", "checkpoint_id", "validation_id", "validation_time", "run_id", "batch_markers"}
@@ -168,7 +168,7 @@ def test_validate_output_failing_values_are_quoted_only_if_exposed(spark, tmp_pa
     pipeline = SimpleNamespace(quality=[bound, rule], expose_row_values=exposed)
     tables = PipelineTables(str(tmp_path))
 
-    result = validate_output(PASSING[:1], JobRows([0], {"emissions": rows}), pipeline, tables, "run")
+    result = validate_output(PASSING[:1], ValidationRows([0], {"emissions": rows}), pipeline, tables, "run")
     write_docs(tables, result.gx_result_ids)
 
     failure, broken_rule = result.failures
@@ -191,7 +191,7 @@ def test_validate_output_error_on_a_value_quotes_it_only_if_exposed(spark, tmp_p
     pipeline = SimpleNamespace(quality=[Expectation.model_validate(greater)], expose_row_values=exposed)
     tables = PipelineTables(str(tmp_path))
 
-    result = validate_output(PASSING[:2], JobRows([0, 1_000_000], {"emissions": rows}), pipeline, tables, "run")
+    result = validate_output(PASSING[:2], ValidationRows([0, 1_000_000], {"emissions": rows}), pipeline, tables, "run")
     write_docs(tables, result.gx_result_ids)
 
     assert [len(failures) for failures in result.failures_by_slice] == [1, 1]
@@ -216,8 +216,10 @@ def test_validate_output_distinguishes_quantiles_of_a_column(spark, tmp_path):
     tables = PipelineTables(str(tmp_path))
     first = rows.where(F.unix_micros("_slice") == 0)
 
-    two_slices = validate_output(PASSING[:2], JobRows([0, 1_000_000], {"emissions": rows}), pipeline, tables, "two")
-    single_slice = validate_output(PASSING[:1], JobRows([0], {"emissions": first}), pipeline, tables, "single")
+    two_slices = validate_output(
+        PASSING[:2], ValidationRows([0, 1_000_000], {"emissions": rows}), pipeline, tables, "two"
+    )
+    single_slice = validate_output(PASSING[:1], ValidationRows([0], {"emissions": first}), pipeline, tables, "single")
 
     for result in (two_slices, single_slice):
         assert [measurement.passed for measurement in result.measurements_by_slice[0]] == [False, True]

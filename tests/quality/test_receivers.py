@@ -16,7 +16,7 @@ from tests.quality.fake_receivers import mails, webhooks
 from tidemark.config.notify import Receiver
 from tidemark.config.slices import Slices
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.quality.evaluation_scope import JobRows
+from tidemark.quality.evaluation_scope import ValidationRows
 from tidemark.quality.gate import validate_output
 from tidemark.quality.gx import notification_channels
 from tidemark.quality.gx.notification_actions import PagerdutyAction
@@ -34,7 +34,7 @@ def failed_validation(tmp_path_factory):
     invariants.loc[1:, "pairs_out_of_bounds"] = 4
     pipeline = SimpleNamespace(quality=[], notify=[], expose_row_values=False)
     tables = PipelineTables(str(tmp_path_factory.mktemp("orders")))
-    result = validate_output(invariants, JobRows(range(3), {}), pipeline, tables, "run7")
+    result = validate_output(invariants, ValidationRows(range(3), {}), pipeline, tables, "run7")
     return tables, result, Notification.from_result("orders", GRID, range(3), "run7", result)
 
 

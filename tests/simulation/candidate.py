@@ -12,7 +12,7 @@ from tests.simulation.in_memory_lake import NO_COLUMNS, replace_in_package
 from tests.simulation.in_memory_ledger import OUTPUT_TABLES, InMemoryLedger, find_ledger
 from tidemark.delta.staging import StagedFiles
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import stale
+from tidemark.ledger.staleness import find_stale_slices
 from tidemark.versions import promotion
 
 
@@ -28,7 +28,7 @@ def install_candidates(ledgers: Sequence[InMemoryLedger], monkeypatch: pytest.Mo
 def capture_candidate(record: InMemoryLedger) -> None:
     """Make the committed output the candidate, unless slices are stale or a table has not applied the last commit."""
     ledger = record.read()
-    if not ledger.entries or stale(ledger) or _has_unapplied_commit(record, ledger):
+    if not ledger.entries or find_stale_slices(ledger) or _has_unapplied_commit(record, ledger):
         return
     names = {run: f"{run}.{next(record.lake.ids)}" for run in {entry.run for entry in ledger.entries.values()}}
     run_by_slice = {number: names[entry.run] for number, entry in ledger.entries.items()}
@@ -52,14 +52,15 @@ def capture_candidate(record: InMemoryLedger) -> None:
     }
     record.candidate_contents = contents
     record.candidate_attempts = [
-        (ledger.number, replace(entry, run=run_by_slice[number])) for number, entry in ledger.entries.items()
+        (ledger.last_commit, replace(entry, run=run_by_slice[number])) for number, entry in ledger.entries.items()
     ]
 
 
 def _has_unapplied_commit(record: InMemoryLedger, ledger: Ledger) -> bool:
     applied = {name: versions[-1] for name, versions in record.versions.items()}
     return any(
-        version.commit != ledger.number and not record.is_unused(name, version) for name, version in applied.items()
+        version.commit != ledger.last_commit and not record.is_unused(name, version)
+        for name, version in applied.items()
     )
 
 

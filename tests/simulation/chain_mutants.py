@@ -30,7 +30,7 @@ def run_ahead_of_upstream(patch: pytest.MonkeyPatch) -> None:
 
 def read_stale_slices(patch: pytest.MonkeyPatch) -> None:
     """Read slices of the previous join that are stale."""
-    patch.setattr(upstream, "stale", lambda _ledger: {})
+    patch.setattr(upstream, "find_stale_slices", lambda _ledger: {})
 
 
 def read_unapplied_tables(patch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from tidemark.ledger.rewrite_verification import verify_same_rows
 from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN, RUN_COLUMN
 from tidemark.sources.file_time_ranges import FileTimeRange, read_time_ranges
 from tidemark.spark.dataframe_utils import cast_columns
-from tidemark.tables.run_files import SLICE_COLUMNS, run_of, stage_run, within
+from tidemark.tables.run_files import SLICE_COLUMNS, filter_slices, parse_run, stage_run
 from tidemark.timegrid.slices import Grid
 
 LAKE = "/lake"
@@ -141,7 +141,7 @@ class InMemoryLake:
             read_files: lambda _spark, _table, _schema, paths: Frame(self.read_files(paths)),
             read_time_ranges: lambda log, _clock: map(self._measure_time_range, sorted(log.paths)),
             cast_columns: lambda frame, _schema: frame,
-            within: lambda frame, _name, _grid, start, stop: Frame(select_slices(frame.contents, start, stop)),
+            filter_slices: lambda frame, _name, _grid, start, stop: Frame(select_slices(frame.contents, start, stop)),
             stage_run: lambda frame, table, run: self.stage(table, run, frame.contents),
             verify_same_rows: lambda source, staged, _column: self.verify_same_rows(source, staged),
         }.items():
@@ -319,7 +319,11 @@ class InMemoryTable:
 
         def access() -> pa.Table:
             rows = [
-                {"_slice": number, RUN_COLUMN: run_of(path), FAILED_EXPECTATIONS_COLUMN: [get_failed_expectation(row)]}
+                {
+                    "_slice": number,
+                    RUN_COLUMN: parse_run(path),
+                    FAILED_EXPECTATIONS_COLUMN: [get_failed_expectation(row)],
+                }
                 for path in self.paths
                 for number, counter in self.lake.files[path].contents.items()
                 for row, _ in counter.elements()

@@ -32,7 +32,7 @@ from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import read_attempts, read_newest_rows
 from tidemark.tables.table_changes import (
-    FOLLOWING,
+    LEDGER_MANAGED_TABLES,
     OPTIONAL_TABLES,
     TableChanges,
     apply_to_tables,
@@ -99,7 +99,7 @@ class InMemoryLedger:
     @property
     def versions(self) -> dict[str, list[Version]]:
         """Versions of the tables that follow the ledger, by name."""
-        versions = {name: self.lake.tables.get(getattr(self.tables, name)) for name in FOLLOWING}
+        versions = {name: self.lake.tables.get(getattr(self.tables, name)) for name in LEDGER_MANAGED_TABLES}
         return {name: versions_of_table for name, versions_of_table in versions.items() if versions_of_table}
 
     def read_table(self, name: str, version: Version | None = None) -> dict[int, Any]:
@@ -131,7 +131,7 @@ class InMemoryLedger:
             FaultError: A vacuum has deleted a file of the commit.
         """
         if any(last >= commit for last, _ in self.attempts):
-            raise SliceOrderError("another process has committed")
+            raise SliceOrderError("another process committed")
         if self.lake.deleted.keys() & {file.path for files in changes.added.values() for file in files}:
             raise FaultError("a file is gone, so nothing was committed")
         self.attempts += [(commit, entry) for entry in entries]
@@ -168,7 +168,7 @@ class InMemoryLedger:
             return ledger
         applied = min(list_applied_commits(tables).values(), default=None)
         for number, changes in sorted(self.table_changes.items()):
-            if applied is not None and applied < number <= ledger.number:
+            if applied is not None and applied < number <= ledger.last_commit:
                 apply_to_tables(tables, self.lake.grid, number, changes)
         return ledger
 

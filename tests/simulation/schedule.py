@@ -25,7 +25,7 @@ from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.errors import InputError, TidemarkError
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import find_compared_versions, stale
+from tidemark.ledger.staleness import find_compared_versions, find_stale_slices
 from tidemark.maintenance.compaction import merge_files, plan_compaction
 from tidemark.maintenance.unused_files import delete_unused_files, find_unused_files
 from tidemark.planning.planner import create_plan
@@ -130,7 +130,7 @@ class Schedule:
         """Plan and run a request."""
         plan = create_plan(None, record.pipeline, LAKE, request)
         for state in plan.upstreams:
-            first_stale = min(stale(state.ledger), default=SLICES + 1)
+            first_stale = min(find_stale_slices(state.ledger), default=SLICES + 1)
             is_requested = request.reprocess and request.start is not None
             assert is_requested or all(job.stop <= first_stale for job in plan.jobs), "a plan reads a stale slice"
         for _ in execute(None, plan, lambda *_: None):
@@ -411,8 +411,8 @@ class Schedule:
         """Assert that the tables of a pipeline, its ledger and its input rows agree."""
         ledger = record.read()
         assert list(ledger.entries) == list(range(SLICES + 1))
-        assert not stale(ledger)
-        assert {versions[-1].commit for versions in record.versions.values()} == {ledger.number}
+        assert not find_stale_slices(ledger)
+        assert {versions[-1].commit for versions in record.versions.values()} == {ledger.last_commit}
 
         published, quarantined = record.read_table("emissions"), record.read_table("quarantined")
         waived = {number for number, entry in ledger.entries.items() if (number, entry.run) in record.waived_runs}

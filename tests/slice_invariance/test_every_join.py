@@ -4,7 +4,7 @@ import json
 import random
 import shutil
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -46,20 +46,64 @@ def ranged(**more):
     return {"keys": ["k"], "interval": {"lower": "-5 minutes", "upper": "10 minutes"}, **more}
 
 
+SOURCES = {"left__partition": "p", "left__idle_timeout": "10 minutes", "right__idle_timeout": "90 seconds"}
+RECORDED = {"left__recorded_watermark": "happened", "left__watermark_delay": None}
+"""A plausible recorded watermark: the event time of the row, which is seldom above those of earlier rows."""
+RESTARTED = {"restarts": ["2024-10-27T00:00:00Z", "2024-10-27T00:25:00Z"]}
+"""Restarts at the start of the second slice, and within it."""
+ARRIVAL_AS_EVENT_TIME = {f"{side}__event_time": "arrived" for side in ("left", "right")}
+ARRIVAL_AS_EVENT_TIME |= {f"{side}__watermark_delay": None for side in ("left", "right")}
+
+
+@dataclass(frozen=True)
+class JoinCase:
+    """A kind of join, and what its test needs to know of it."""
+
+    dialect: str
+    join: dict
+    """The setting `join`."""
+    settings: dict = field(default_factory=dict)
+    """Other settings that this kind consists of."""
+    has_more_panes: bool = False
+    """True if a window fires more than once in these inputs."""
+    unbounded_note: str | None = None
+    """Note in the plan if rows of an input are never evicted."""
+
+    @property
+    def changes(self):
+        """Settings that differ from those of the fixture `pipeline`."""
+        return {
+            "dialect": self.dialect,
+            "join": self.join,
+            "left__watermark_delay": "2 minutes",
+            **SLICES,
+            **self.settings,
+        }
+
+
 JOINS = {
-    "datastream interval, sources": ("flink-datastream", ranged()),
-    "datastream interval, recorded": ("flink-datastream", ranged()),
-    "datastream tumbling": ("flink-datastream", windowed("tumbling")),
-    "datastream tumbling, restarted": ("flink-datastream", windowed("tumbling")),
-    "datastream sliding, lateness": ("flink-datastream", windowed("sliding", allowed_lateness="20 minutes")),
-    "datastream session, lateness": ("flink-datastream", windowed("session", allowed_lateness="20 minutes")),
-    "datastream coGroup": ("flink-datastream", windowed("tumbling", api="cogroup", allowed_lateness="10 minutes")),
-    "datastream latest": ("flink-datastream", windowed("tumbling", emit="latest", allowed_lateness="20 minutes")),
-    "datastream sliding, count trigger": (
+    "datastream interval, sources": JoinCase("flink-datastream", ranged(), SOURCES),
+    "datastream interval, recorded": JoinCase("flink-datastream", ranged(), RECORDED),
+    "datastream tumbling": JoinCase("flink-datastream", windowed("tumbling")),
+    "datastream tumbling, restarted": JoinCase("flink-datastream", windowed("tumbling"), RESTARTED),
+    "datastream sliding, lateness": JoinCase(
+        "flink-datastream", windowed("sliding", allowed_lateness="20 minutes"), has_more_panes=True
+    ),
+    "datastream session, lateness": JoinCase(
+        "flink-datastream", windowed("session", allowed_lateness="20 minutes"), has_more_panes=True
+    ),
+    "datastream coGroup": JoinCase(
+        "flink-datastream", windowed("tumbling", api="cogroup", allowed_lateness="10 minutes"), has_more_panes=True
+    ),
+    "datastream latest": JoinCase(
+        "flink-datastream", windowed("tumbling", emit="latest", allowed_lateness="20 minutes")
+    ),
+    "datastream sliding, count trigger": JoinCase(
         "flink-datastream",
         windowed("sliding", trigger={"count": 2, "purging": True}, evictor={"count": 3}),
+        has_more_panes=True,
     ),
-    "datastream session, continuous trigger": (
+    "datastream session, continuous trigger": JoinCase(
         "flink-datastream",
         windowed(
             "session",
@@ -68,8 +112,9 @@ JOINS = {
             trigger={"continuous_event_time": "2 minutes"},
             evictor={"time": "4 minutes", "evict_after": True},
         ),
+        has_more_panes=True,
     ),
-    "datastream sliding, continuous trigger": (
+    "datastream sliding, continuous trigger": JoinCase(
         "flink-datastream",
         windowed(
             "sliding",
@@ -78,30 +123,38 @@ JOINS = {
             trigger={"continuous_event_time": "4 minutes"},
             evictor={"time": "0 seconds"},
         ),
+        has_more_panes=True,
     ),
-    "datastream tumbling, trigger by the clock": (
+    "datastream tumbling, trigger by the clock": JoinCase(
         "flink-datastream",
         windowed("tumbling", trigger={"continuous_processing_time": "3 minutes"}, allowed_lateness="10 minutes"),
+        has_more_panes=True,
     ),
-    "datastream processing time": ("flink-datastream", windowed("tumbling", time="processing")),
-    "datastream processing time, session": (
+    "datastream processing time": JoinCase("flink-datastream", windowed("tumbling", time="processing")),
+    "datastream processing time, session": JoinCase(
         "flink-datastream",
         windowed("session", time="processing", trigger={"continuous_processing_time": "1 minute"}),
+        has_more_panes=True,
     ),
-    "sql interval inner": ("flink-sql", ranged(type="inner")),
-    "sql interval full": ("flink-sql", ranged(type="full", condition="left_v % 3 <> right_v % 3")),
-    "sql interval left, processing time": (
+    "sql interval inner": JoinCase("flink-sql", ranged(type="inner")),
+    "sql interval full": JoinCase("flink-sql", ranged(type="full", condition="left_v % 3 <> right_v % 3")),
+    "sql interval left, processing time": JoinCase(
         "flink-sql",
         ranged(type="left", time="processing", min_cleanup_interval="half", condition="left_v % 3 <> right_v % 3"),
+        ARRIVAL_AS_EVENT_TIME,
     ),
-    "sql tumbling full": ("flink-sql", windowed("tumbling", type="full", condition="left_v % 3 <> right_v % 3")),
-    "sql cumulate semi, local time": ("flink-sql", windowed("cumulate", type="semi")),
-    "sql session full, partitions": ("flink-sql", windowed("session", type="full")),
-    "sql session left": ("flink-sql", windowed("session", type="left")),
-    "spark full, range": ("spark", ranged(type="full", condition="left_v % 3 <> right_v % 3 AND left_v <> 40")),
-    "spark left, sliding": ("spark", windowed("sliding", type="left")),
-    "spark semi, sliding": ("spark", windowed("sliding", type="semi")),
-    "spark left, windows compared": (
+    "sql tumbling full": JoinCase(
+        "flink-sql", windowed("tumbling", type="full", condition="left_v % 3 <> right_v % 3")
+    ),
+    "sql cumulate semi, local time": JoinCase(
+        "flink-sql", windowed("cumulate", type="semi"), {"time_zone": "Europe/Berlin"}
+    ),
+    "sql session full, partitions": JoinCase("flink-sql", windowed("session", type="full"), {"left__partition": "p"}),
+    "sql session left": JoinCase("flink-sql", windowed("session", type="left")),
+    "spark full, range": JoinCase("spark", ranged(type="full", condition="left_v % 3 <> right_v % 3 AND left_v <> 40")),
+    "spark left, sliding": JoinCase("spark", windowed("sliding", type="left")),
+    "spark semi, sliding": JoinCase("spark", windowed("sliding", type="semi")),
+    "spark left, windows compared": JoinCase(
         "spark",
         {
             "keys": ["k"],
@@ -112,8 +165,10 @@ JOINS = {
                 "comparison": "left > right",
             },
         },
+        unbounded_note="no row of right is ever evicted, because left > right holds for any later window of left: "
+        "0 are carried, and each slice adds about 50",
     ),
-    "spark right, equal times": ("spark", {"keys": ["k"], "event_time_equality": True, "type": "right"}),
+    "spark right, equal times": JoinCase("spark", {"keys": ["k"], "event_time_equality": True, "type": "right"}),
 }
 VARIANTS = {
     "datastream tumbling",
@@ -127,7 +182,8 @@ VARIANTS = {
     "spark left, sliding",
     "spark semi, sliding",
 }
-"""Variants of joins and triggers that the list has in another form; fast runs skip them."""
+"""Kinds of `JOINS` that resemble another kind: the same operator with another trigger, shape or type. Only `make
+test-slow` runs them."""
 WITNESSES = {
     "datastream interval, sources",
     "datastream sliding, count trigger",
@@ -139,19 +195,8 @@ WITNESSES = {
     "sql session full, partitions",
     "spark full, range",
 }
+"""Kinds that witness `PROMISE` in `make test`: at least one for each operator with state of its own."""
 PROMISE = "A join has the same rows in one job and in a job per slice."
-UNBOUNDED_NOTE = "no row of {} is ever evicted, because {}: 0 are carried, and each slice adds about 50"
-UNBOUNDED_STATE = {
-    "spark left, windows compared": UNBOUNDED_NOTE.format("right", "left > right holds for any later window of left"),
-}
-"""Notes in the plans of joins with rows that are never evicted."""
-SOURCES = {"left__partition": "p", "left__idle_timeout": "10 minutes", "right__idle_timeout": "90 seconds"}
-RECORDED = {"left__recorded_watermark": "happened", "left__watermark_delay": None}
-"""A plausible recorded watermark: the event time of the row, which is seldom above those of earlier rows."""
-RESTARTED = {"restarts": ["2024-10-27T00:00:00Z", "2024-10-27T00:25:00Z"]}
-"""Restarts at the start of the second slice, and within it."""
-ARRIVAL_AS_EVENT_TIME = {f"{side}__event_time": "arrived" for side in ("left", "right")}
-ARRIVAL_AS_EVENT_TIME |= {f"{side}__watermark_delay": None for side in ("left", "right")}
 
 
 FILTERS = {"left": "v % 4 <> 1", "right": "v % 5 <> 2"}
@@ -170,22 +215,6 @@ EXPLODE = {
     "spark full, range": EVEN.format("left_v, right_v"),
 }
 """For each kind of emission an array with none, one or many numbers of a pair, a group, or a left row."""
-
-
-def get_extra_settings(name):
-    """Return the settings that a join of the list needs in addition to the join."""
-    if "sources" in name:
-        return SOURCES
-    if "partitions" in name:
-        return {"left__partition": SOURCES["left__partition"]}
-    if "recorded" in name:
-        return RECORDED
-    if "restarted" in name:
-        return RESTARTED
-    if "local time" in name:
-        return {"time_zone": "Europe/Berlin"}
-    dialect, join = JOINS[name]
-    return ARRIVAL_AS_EVENT_TIME if dialect == "flink-sql" and "time" in join else {}
 
 
 CLOCK_SKEW = timedelta(seconds=90)
@@ -243,21 +272,18 @@ def count_output(spark, output):
 @pytest.mark.parametrize("name", cases(JOINS, fast=JOINS.keys() - VARIANTS, witnesses=WITNESSES, promise=PROMISE))
 def test_join_rows_are_independent_of_slices_per_job(spark, lake, pipeline, inputs_lake, name):
     shutil.copytree(inputs_lake, lake)
-    dialect, join = JOINS[name]
-    outputs = []
+    case, outputs = JOINS[name], []
     # The single job uses the strategy for millions of rows.
     limits = replace(DEFAULT_LIMITS, max_carried_share=1.0)
     for output, slices, cached_rows in (("whole", "auto", 0), ("sliced", 1, limits.max_cached_rows)):
-        changes = {"dialect": dialect, "join": join, "output": output, "left__watermark_delay": "2 minutes"}
-        if join.get("time") != "processing":
+        changes = {**case.changes, "output": output}
+        if case.join.get("time") != "processing":
             changes |= {f"{side}__allowed_clock_skew": "90 seconds" for side in ("left", "right")}
-        settings = pipeline(**(changes | SLICES | get_extra_settings(name)))
+        settings = pipeline(**changes)
         rows_ahead = count_rows_ahead(settings)
         plan = create_plan(spark, settings, str(lake), Request(slices_per_job=slices, drain=True))
         plan = replace(plan, replay_limits=replace(limits, max_cached_rows=cached_rows))
-        assert [note for note in plan.notes if "evicted" in note] == (
-            [UNBOUNDED_STATE[name]] if name in UNBOUNDED_STATE else []
-        )
+        assert [note for note in plan.notes if "evicted" in note] == [*filter(None, [case.unbounded_note])]
         results = list(execute(spark, plan, lambda *_: None))
         assert len(results) == (1 if slices == "auto" else plan.slice_count) > 0
         ledger_rows = [row for result in results for row in result.rows]
@@ -279,9 +305,7 @@ def test_join_rows_are_independent_of_slices_per_job(spark, lake, pipeline, inpu
     )
 
     panes = {json.loads(row)["_pane"] for row in emitted}
-    assert (len(panes) > 1) == any(
-        word in name for word in ("lateness", "coGroup", "trigger", "session") if dialect == "flink-datastream"
-    )
+    assert (len(panes) > 1) == case.has_more_panes
 
 
 ADOPTING = {"sql interval full", "datastream session, lateness", "spark full, range"}
@@ -291,9 +315,7 @@ ADOPTING = {"sql interval full", "datastream session, lateness", "spark full, ra
 @pytest.mark.parametrize("name", cases(JOINS, fast=ADOPTING))
 def test_join_continues_adopted_state_as_in_run_from_start(spark, lake, pipeline, inputs_lake, name):
     shutil.copytree(inputs_lake, lake)
-    dialect, join = JOINS[name]
-    changes = {"dialect": dialect, "join": join, "left__watermark_delay": "2 minutes", "slices__every": "30 minutes"}
-    changes |= SLICES | get_extra_settings(name)
+    changes = {**JOINS[name].changes, "slices__every": "30 minutes"}
     whole, adopting = (pipeline(**changes, output=output) for output in ("whole", "adopting"))
     list(execute(spark, create_plan(spark, whole, str(lake), Request(drain=True)), lambda *_: None))
 
@@ -393,16 +415,9 @@ def test_local_day_slices_give_same_rows_as_hourly_slices(spark, lake, pipeline,
 @pytest.mark.parametrize("name", cases(EXPLODE, fast=["sql interval full"]))
 def test_explode_gives_same_rows_as_inline_after_join(spark, lake, pipeline, inputs_lake, name):
     shutil.copytree(inputs_lake, lake)
-    dialect, join = JOINS[name]
     expression = f"transform({EXPLODE[name]}, (v, at) -> named_struct('v', v, 'at', at))"
     read, ledgers = spark.read.format("delta").load, {}
-    changes = {
-        "dialect": dialect,
-        "join": join,
-        "left__watermark_delay": "2 minutes",
-        **SLICES,
-        **get_extra_settings(name),
-    }
+    changes = JOINS[name].changes
     for output, slices, explode_changes in (("pairs", "auto", {}), ("whole", "auto", {"explode": expression}),
                                  ("sliced", 1, {"explode": expression})):  # fmt: skip
         settings = pipeline(**changes, **explode_changes, output=output)
@@ -437,14 +452,7 @@ def test_filtered_rows_equal_rows_without_match(spark, lake, pipeline, inputs_la
     for side, rows in create_two_hours():
         unmatched = [(f"alone {side} {row[3]}", *row[1:]) if IS_FILTERED[side](row[3]) else row for row in rows]
         write(f"{side}_alone", unmatched, ROW)
-    dialect, join = JOINS[name]
-    common = {
-        "dialect": dialect,
-        "join": join,
-        "left__watermark_delay": "2 minutes",
-        **SLICES,
-        **get_extra_settings(name),
-    }
+    common = JOINS[name].changes
     variants = {
         "alone": ("auto", {f"{side}__table": f"{side}_alone" for side in FILTERS}),
         "where": (1, {f"{side}__where": predicate for side, predicate in FILTERS.items()}),

@@ -19,7 +19,7 @@ from tidemark.planning.deleted_inputs import find_deleted_inputs
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.tables.append import append_rejected_rows
-from tidemark.tables.run_files import run_of
+from tidemark.tables.run_files import parse_run
 from tidemark.tables.schema_evolution import evolve_schema
 
 INTERNAL_NAMES = (
@@ -189,8 +189,8 @@ def test_widened_input_types_are_adopted_in_all_tables(spark, lake, pipeline, wr
     for dtype, name in (("int", "run"), ("bigint", "run"), ("int", "a value")):
         append_rejected_rows(spark.range(1).selectExpr(f"CAST(id AS {dtype}) AS `{name}`"), rejected_output, dtype)
     assert pl.read_delta(rejected_output).to_dict(as_series=False) == {"run": [None, 0, 0], "a value": [0, None, None]}
-    assert set(map(run_of, DeltaTableHandle.open(rejected_output).files["path"])) == {"int", "bigint"}
-    with pytest.raises(UserError, match=r"cannot take the wider types .* give the pipeline a new `output`"):
+    assert set(map(parse_run, DeltaTableHandle.open(rejected_output).files["path"])) == {"int", "bigint"}
+    with pytest.raises(UserError, match=r"cannot take the wider types .* Give the pipeline a new `output`"):
         append_rejected_rows(spark.range(1).withColumnRenamed("id", "a value"), rejected_output, "bigint")
     spark.sql(f"CREATE TABLE delta.`{lake}/untyped` USING delta AS SELECT 1L AS run, NULL AS note")
     append_rejected_rows(spark.range(1).selectExpr("id AS run", "'typed' AS note"), f"{lake}/untyped", "typed")

@@ -193,8 +193,8 @@ def test_plan_incomplete_end_is_rejected_and_default_end_is_complete(lake, pipel
         plan_without_spark(settings, lake, end=at(4))
     assert str(refused.value) == (
         "slices up to 2024-01-01T04:00Z are not complete yet: left is complete up to 2024-01-01T03:30Z (its last clock "
-        "is 2024-01-01T03:30Z); right is complete up to 2024-01-01T02:15Z (its last clock is 2024-01-01T02:15Z); run "
-        "up to 2024-01-01T02:00Z, or pass --ignore-completeness"
+        "is 2024-01-01T03:30Z); right is complete up to 2024-01-01T02:15Z (its last clock is 2024-01-01T02:15Z). Run "
+        "up to 2024-01-01T02:00Z, or pass --ignore-completeness."
     )
     assert refused.value.exit_code == 2
     assert plan_without_spark(settings, lake, end=at(2)).slice_count == 2

@@ -45,9 +45,9 @@ LATE_REASONS = {"late", "late_but_processed"}
 REFUSALS = [
     r"input (left|right): key .+ is .+, which cannot be compared\. Name a column, .+ of another type\.",
     r"keys left\..+ and right\..+ have different types\. Cast one where the table is written\.",
-    r"input left: column .+ is .+; use a timestamp, timestamp_ntz or date column, or a number with its unit",
-    r"input left: column .+ is a number \(.+\); give its unit, such as \{column: .+, unit: ms\}",
-    r"input left: column .+ is .+; remove its unit",
+    r"input left: column .+ is .+\. Use a timestamp, timestamp_ntz or date column, or a number with its unit\.",
+    r"input left: column .+ is a number \(.+\)\. Give its unit, such as \{column: .+, unit: ms\}\.",
+    r"input left: column .+ is .+\. Remove its unit\.",
     r"input left: tiebreak .+ is .+\. Name an integer column\.",
 ]
 """All messages about unsupported columns."""

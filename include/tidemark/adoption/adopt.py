@@ -15,16 +15,15 @@ from tidemark.comparison.compare import compare
 from tidemark.comparison.result import Comparison, ComparisonRequest
 from tidemark.config import Pipeline, with_overrides
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_micros, parse_allowance, to_micros
+from tidemark.config.types import parse_allowance, to_micros
 from tidemark.delta.staging import StagedFiles
 from tidemark.delta.table import DeltaTableHandle
-from tidemark.ledger.entry import Entry
+from tidemark.ledger.entry import Entry, format_watermark
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import read_newest_rows
 from tidemark.ledger.transaction import LedgerTransaction
 from tidemark.tables.run_files import StagedRun
 from tidemark.versions.promotion import copy_files
-from tidemark.watermarks.values import NO_WATERMARK
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,8 @@ def compare_last_slices(
     table = plan.source.table
     settings = with_overrides(plan.pipeline, {"compare.table": table}).compare
     assert settings, "the table is named"
-    grid, end = plan.grid, plan.grid.datetime_of(plan.slices.stop)
+    grid = plan.grid
+    end = plan.grid.datetime_of(plan.slices.stop)
     first = max(plan.slices.start, grid.number_at(to_micros(end - period)))
     budget = settings.budget
     if budget.differing is None:
@@ -110,7 +110,7 @@ def commit_adoption(spark: SparkSession, plan: AdoptionPlan, comparison: Compari
     staged |= {name: files for name, files in copies.items() if files}
     staged.setdefault("checkpoint", _stage_empty(warm_up, live, "checkpoint"))
     run = StagedRun(uuid4().hex, plan.slices, staged)
-    transaction = LedgerTransaction.prepare(spark, live, live.number + 1, [run])
+    transaction = LedgerTransaction.prepare(spark, live, live.last_commit + 1, [run])
     rows = read_newest_rows(warm_up.tables).values()
     transaction.commit([_adopt_row(row, transaction, plan) for row in rows])
     last = warm_up.last
@@ -153,11 +153,7 @@ def _summarize(plan: AdoptionPlan, last: Entry, commit: int, comparison: Compari
         len(plan.slices),
         commit,
         dict(zip(SIDES, last.carried, strict=True)),
-        {side: _format_watermark(getattr(last.watermarks, side)) for side in SIDES},
+        {side: format_watermark(getattr(last.watermarks, side)) for side in SIDES},
         label(shorter.jobs[0][0]) if shorter else None,
         comparison,
     )
-
-
-def _format_watermark(watermark: int) -> str | None:
-    return None if watermark == NO_WATERMARK else format_micros(watermark * 1000)

@@ -17,7 +17,7 @@ from tidemark.delta.table_reader import DeltaInput
 from tidemark.errors import CheckFailedError, SliceOrderError, UserError, prefix_errors
 from tidemark.formatting import format_count
 from tidemark.ledger.adoption import AdoptedTable, require_no_output_stream
-from tidemark.ledger.config_fingerprint import serialize_settings, settings_up_to_slice
+from tidemark.ledger.config_fingerprint import remove_later_restarts, serialize_settings
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.plan import Plan
@@ -169,7 +169,7 @@ def _can_continue(spark: SparkSession, pipeline: Pipeline, lake: str, slices: ra
         return False
     if ledger.last is None:
         return False
-    settings = settings_up_to_slice(serialize_settings(pipeline), ledger.grid, ledger.last.number)
+    settings = remove_later_restarts(serialize_settings(pipeline), ledger.grid, ledger.last.number)
     versions = tuple(source.table.version for source in open_inputs(spark, pipeline, lake))
     return (
         next(iter(ledger.entries)) == slices.start

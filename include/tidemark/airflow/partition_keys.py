@@ -17,7 +17,7 @@ from tidemark.config.airflow import PartitionKind
 from tidemark.config.local_days import get_day_start, to_local_day
 from tidemark.config.types import to_micros
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import stale
+from tidemark.ledger.staleness import find_stale_slices
 from tidemark.timegrid.slices import Grid
 
 _EPOCH = date(1970, 1, 1)
@@ -75,7 +75,7 @@ def committed_keys(
     stop = grid.number_at(to_micros(end)) if end else _NO_LAST_SLICE
     zone = pipeline.airflow.day_time_zone or pipeline.slices.time_zone
     calendar = DayCalendar(grid, zone, range(min(ledger.entries), stop))
-    days = calendar.find_complete_days(changed, ledger.entries.keys() - stale(ledger).keys())
+    days = calendar.find_complete_days(changed, ledger.entries.keys() - find_stale_slices(ledger).keys())
     return {
         "slice": [to_slice_key(grid.datetime_of(number)) for number in changed],
         "day": [(_EPOCH + timedelta(days=day)).isoformat() for day in days],

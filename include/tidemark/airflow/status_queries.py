@@ -29,7 +29,7 @@ from tidemark.errors import UserError
 from tidemark.formatting import format_count
 from tidemark.integrity.check import check_integrity
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import stale
+from tidemark.ledger.staleness import find_stale_slices
 from tidemark.maintenance.vacuum import vacuum
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
@@ -97,7 +97,7 @@ def are_committed(pipeline: Pipeline, lake: str, start: datetime, end: datetime)
     if [grid.datetime_of(first), grid.datetime_of(last)] != [start, end] or first >= last:
         return False
     ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
-    return all(number in ledger.entries for number in range(first, last)) and not stale(ledger)
+    return all(number in ledger.entries for number in range(first, last)) and not find_stale_slices(ledger)
 
 
 def find_start_of_uncommitted(pipeline: Pipeline, lake: str, start: datetime) -> datetime:
@@ -167,7 +167,7 @@ def committed_since(pipeline: Pipeline, lake: str, since: datetime | Mapping[str
         "quality": dict(Counter(rows["quality"])),
         "failed_expectations": _failed_expectations(rows["quality_results"]),
         "docs": get_docs_index(tables),
-        "last_commit": {"number": ledger.number, "run": str(rows.sort_values("commit")["run"].iloc[-1])},
+        "last_commit": {"number": ledger.last_commit, "run": str(rows.sort_values("commit")["run"].iloc[-1])},
         "last_slice": grid.label(int(ledger.rows["number"].max())),
         "watermark": _format_watermark(ledger),
     }

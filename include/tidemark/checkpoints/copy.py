@@ -17,7 +17,7 @@ from tidemark.delta.paths import resolve_path
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import CheckFailedError, UserError
 from tidemark.formatting import ToDict
-from tidemark.ledger.staleness import restorable
+from tidemark.ledger.staleness import find_restorable_start
 from tidemark.spark.temporary_settings import list_settings_to_write, override_settings
 
 _REPLACED_COLUMNS = ("slice", "clock", "event_time")
@@ -81,7 +81,7 @@ def read_buffered_rows(checkpoint: CheckpointRef) -> tuple[DataFrame, bool]:
     entry, ledger = checkpoint.entry, checkpoint.ledger
     if checkpoint.has_checkpoint(entry):
         return checkpoint.read_rows(entry), False
-    first = restorable(ledger, entry.number + 1, checkpoint.runs_with_checkpoint)
+    first = find_restorable_start(ledger, entry.number + 1, checkpoint.runs_with_checkpoint)
     rebuilt = rebuild_state(checkpoint, ledger.entry(first - 1))
     if entry.fingerprint not in {None, rebuilt.fingerprints[entry.number]}:
         raise CheckFailedError(

@@ -21,11 +21,11 @@ from tidemark.formatting import ToDict
 from tidemark.ledger.checkpoint_files import list_available_checkpoints
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import read_attempts
-from tidemark.ledger.staleness import restorable, stale
+from tidemark.ledger.staleness import find_restorable_start, find_stale_slices
 from tidemark.planning.plan import Plan
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
-from tidemark.tables.run_files import run_of
+from tidemark.tables.run_files import parse_run
 from tidemark.timegrid.slices import group_consecutive
 
 
@@ -96,10 +96,10 @@ def _find_needed_runs(plan: Plan) -> Iterator[str]:
     """Yield the runs whose checkpoints a plan may start from: those before each slice that may run next."""
     ledger, last = plan.ledger, plan.ledger.last
     assert last, "a plan to reprocess has committed slices"
-    pending = {*stale(ledger), *(plan.slices_to_reprocess or ())}
+    pending = {*find_stale_slices(ledger), *(plan.slices_to_reprocess or ())}
     pending |= {number for segment in plan.slice_ranges for number in segment.slices}
     for first in [last.number + 1, *(slices[0] for slices in group_consecutive(pending))]:
-        before = ledger.entry(restorable(ledger, first, plan.available_checkpoints) - 1)
+        before = ledger.entry(find_restorable_start(ledger, first, plan.available_checkpoints) - 1)
         if before:
             yield before.run
 
@@ -116,7 +116,7 @@ def _list_files_of_runs(checkpoint: str, runs: Iterable[str]) -> tuple[tuple[str
     """List the files of some runs in a table, and their total bytes."""
     log, run_names = DeltaTableHandle.open(checkpoint), set(runs)
     sizes = dict(zip(log.files["path"], log.files["size"], strict=True)) if log and run_names else {}
-    sizes_of_runs = {path: int(size) for path, size in sizes.items() if run_of(path) in run_names}
+    sizes_of_runs = {path: int(size) for path, size in sizes.items() if parse_run(path) in run_names}
     return tuple(sorted(sizes_of_runs)), sum(sizes_of_runs.values())
 
 
@@ -127,6 +127,6 @@ def _remove_runs(checkpoint: str, runs: Iterable[str]) -> None:
     def attempt() -> None:
         log = DeltaTableHandle.open(checkpoint)
         if log is not None:
-            log.commit((), [path for path in log.files["path"] if run_of(path) in run_names])
+            log.commit((), [path for path in log.files["path"] if parse_run(path) in run_names])
 
     retry_on_conflict(attempt, checkpoint)

@@ -26,11 +26,16 @@ from tidemark.execution.job_spec import is_tiny_job
 from tidemark.execution.replay import replay
 from tidemark.joins.base import Join
 from tidemark.joins.factory import create_join, create_lane
-from tidemark.ledger.checkpoint_files import buffered_after, to_table_rows, with_slice_numbers
-from tidemark.ledger.config_fingerprint import serialize_settings, slices_with_other_settings
+from tidemark.ledger.checkpoint_files import filter_buffered_rows, to_table_rows, with_slice_numbers
+from tidemark.ledger.config_fingerprint import find_slices_with_other_settings, serialize_settings
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.erasure_records import parse_erasure_records, predicates_from_json, predicates_to_json
-from tidemark.ledger.staleness import ConsumedVersions, consumed_versions, stale, start_of_chain
+from tidemark.ledger.staleness import (
+    ConsumedVersions,
+    compute_consumed_versions,
+    find_stale_slices,
+    find_start_of_chain,
+)
 from tidemark.ledger.state_fingerprint import compute_fingerprints, state_parts
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import StoredInput, get_query_trace, get_schemas, read_input_slices
@@ -66,7 +71,7 @@ def rebuild_state(checkpoint: CheckpointRef, trusted: Entry | None = None) -> Re
         InputError: A version that a slice has read is gone.
     """
     resolve_session(checkpoint.spark)
-    start = trusted or start_of_chain(checkpoint.ledger, checkpoint.entry)
+    start = trusted or find_start_of_chain(checkpoint.ledger, checkpoint.entry)
     assert start, "the slice itself is a start"
     first = start.number + 1 if trusted else start.number
     chain = [checkpoint.ledger.entries[number] for number in range(first, checkpoint.entry.number + 1)]
@@ -123,7 +128,7 @@ def _replay_job(
                 entry.number: computed[entry.number] for entry in job if _get_erasure_predicates(entry) == erased
             }
         # Not `persist`: the plan of the next job would contain this one.
-        buffered = materialize(buffered_after(carried.drop("lane"), last.number), eager=True)
+        buffered = materialize(filter_buffered_rows(carried.drop("lane"), last.number), eager=True)
     carried.unpersist()
     return buffered, join, fingerprints, ends[last.number]
 
@@ -164,7 +169,7 @@ def _get_consumed_versions(checkpoint: CheckpointRef, first: Entry, side: int) -
     version = first.versions[side]
     if not first.late_arriving_rows:
         return ConsumedVersions((), version)
-    consumed = consumed_versions(
+    consumed = compute_consumed_versions(
         (entry for entry in checkpoint.ledger.entries.values() if entry.number < first.number), side
     )
     versions_by_slice = consumed.by_slice if first.late_arrival_policy == "append" else ()
@@ -191,14 +196,15 @@ def _split_into_jobs(chain: Iterable[Entry], *, back_to_back: bool) -> Iterator[
 
 
 def _require_rebuildable(checkpoint: CheckpointRef, chain: list[Entry]) -> None:
-    command, label = f"tidemark run {format_cli_arguments(checkpoint.pipeline)}", checkpoint.grid.label
-    if stale_slices := sorted(stale(checkpoint.ledger).keys() & {entry.number for entry in chain}):
+    command = f"tidemark run {format_cli_arguments(checkpoint.pipeline)}"
+    label = checkpoint.grid.label
+    if stale_slices := sorted(find_stale_slices(checkpoint.ledger).keys() & {entry.number for entry in chain}):
         raise SliceOrderError(
             f"slice {label(stale_slices[0])} is stale: slices before it were recomputed, so the state after it cannot "
             f"be rebuilt. Run {command} first."
         )
     if mismatch := next(
-        slices_with_other_settings(chain, serialize_settings(checkpoint.pipeline), checkpoint.grid), None
+        find_slices_with_other_settings(chain, serialize_settings(checkpoint.pipeline), checkpoint.grid), None
     ):
         raise SliceOrderError(
             f"slice {label(mismatch[0])} ran under other settings than the pipeline file has now. Restore them to "
@@ -218,7 +224,8 @@ def _explain_missing_version(checkpoint: CheckpointRef, job: list[Entry]) -> Ite
         if not any(phrase in str(error) for phrase in _MISSING_FILE_PHRASES):
             raise
         left, right = job[0].versions
-        label, advice = checkpoint.grid.label, "Restore the version, or name another state with --at."
+        label = checkpoint.grid.label
+        advice = "Restore the version, or name another state with --at."
         if job[-1].number < checkpoint.entry.number:
             advice += (
                 f" tidemark checkpoint verify {format_cli_arguments(checkpoint.pipeline)} can also start from a later "

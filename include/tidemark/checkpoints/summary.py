@@ -15,8 +15,8 @@ from tidemark.config.sides import SIDES
 from tidemark.config.types import format_micros
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.formatting import ToDict
+from tidemark.ledger.entry import format_watermark
 from tidemark.timegrid.time_columns import as_example_json, parse_example_json
-from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def summarize_checkpoint(checkpoint: CheckpointRef, rows: int = 0) -> Checkpoint
         entry.fingerprint,
         has_checkpoint,
         {
-            "left": _format_watermark(watermarks.left),
-            "right": _format_watermark(watermarks.right),
-            "combined": _format_watermark(watermarks.combined),
+            "left": format_watermark(watermarks.left),
+            "right": format_watermark(watermarks.right),
+            "combined": format_watermark(watermarks.combined),
         },
         left,
         right,
@@ -123,9 +123,3 @@ def _summarize_buffers(checkpoint: CheckpointRef) -> tuple[BufferSummary, Buffer
         for side_rows in (rows[rows["side"] == side] for side in SIDES)
     )
     return left, right
-
-
-def _format_watermark(watermark: int) -> str | None:
-    if watermark == END_OF_INPUT:
-        return "end of input"
-    return None if watermark == NO_WATERMARK else format_micros(watermark * 1000)

@@ -22,7 +22,7 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import UserError
 from tidemark.formatting import ToDict, format_count, to_single_line
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import stale
+from tidemark.ledger.staleness import find_stale_slices
 from tidemark.maintenance.recovery_horizon import find_oldest_readable_versions
 from tidemark.planning.deleted_inputs import find_deleted_inputs
 from tidemark.quality.pending_rejections import list_pending_rejections
@@ -60,7 +60,8 @@ def status(pipelines: PipelinesArgument, candidate: CandidateOption = None) -> N
 
     Example: `tidemark status flights_weather flights_weather_event_time`
     """
-    loaded, root = [to_candidate(load_pipeline(name), candidate) for name in pipelines], get_lake_root()
+    loaded = [to_candidate(load_pipeline(name), candidate) for name in pipelines]
+    root = get_lake_root()
     statuses = [
         replace(
             summarize_status(pipeline, root),
@@ -113,7 +114,7 @@ def _summarize(pipeline: Pipeline, file: str, root: str, now: datetime) -> Pipel
     except (DeltaError, OSError) as error:
         problem = f"its tables cannot be read: {to_single_line(str(error))}. Check their folder."
         return PipelineSummary(pipeline.name, "invalid", file, problem=problem)
-    state = "stale" if stale(ledger) else "committed" if ledger.entries else "no slices"
+    state = "stale" if find_stale_slices(ledger) else "committed" if ledger.entries else "no slices"
     if is_rejected:
         state = "rejected"
     uncommitted = ledger.count_uncommitted(pipeline.slices, now)

@@ -29,8 +29,8 @@ def render_summary(state: CheckpointSummary) -> RenderableType:
     table.add_row("run", f"{state.run} (attempt {state.attempt}, commit {state.commit})")
     table.add_row("fingerprint", state.fingerprint or "none")
     table.add_row("checkpoint", "kept" if state.has_checkpoint else "expired")
-    for name, mark in state.watermarks.items():
-        table.add_row(f"{name} watermark", mark or "none yet")
+    for name, watermark in state.watermarks.items():
+        table.add_row(f"{name} watermark", watermark or "none yet")
     for side, buffer in (("left", state.left), ("right", state.right)):
         table.add_row(f"{side} rows", _describe_buffer(buffer))
     return Group(table, *_render_rows(state.sample_rows)) if state.sample_rows else table

@@ -111,7 +111,7 @@ def render_comparison(comparison: Comparison) -> RenderableType:
 
 def _format_numbered_example(comparison: Comparison, example: dict[str, Any]) -> str:
     """Format an example with the number by which `compare minimize` finds it; a changed row also with its table."""
-    table = f" in {comparison.label_other_table(example['_missing_in'])}" if "_missing_in" in example else ""
+    table = f" in {comparison.label_table(example['_only_in'])}" if "_only_in" in example else ""
     values = comparison.summarize_example(example)
     return f"{example['_number']}{table}: {_describe_example(values, example, comparison.adapt_words)}"
 

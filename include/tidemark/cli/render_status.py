@@ -54,7 +54,8 @@ class _StatusTables:
     statuses: Sequence[Status]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        remaining, unlimited = self.statuses, options.update_width(_UNLIMITED_WIDTH)
+        remaining = self.statuses
+        unlimited = options.update_width(_UNLIMITED_WIDTH)
         while remaining:
             tables = (_create_status_table(remaining[:count]) for count in range(len(remaining), 1, -1))
             fitting = (
@@ -97,8 +98,14 @@ def _describe_erasure(erasure: dict[str, Any]) -> str:
     return f"erased by {erasure['user']} at {erasure['at']}: {where} ({rows or 'no rows'})"
 
 
+_QUANTILE_LABELS = {"p50": "median", "p99": "99th percentile of", "max": "greatest"}
+"""Labels of `SideStatus.lateness`."""
+
+
 def _describe_late(side: SideStatus) -> str:
-    spans = "".join(f"\n[dim]{name} behind {format_span(ms)}[/dim]" for name, ms in side.lateness.items())
+    spans = "".join(
+        f"\n[dim]{_QUANTILE_LABELS[name]} lateness {format_span(ms)}[/dim]" for name, ms in side.lateness.items()
+    )
     processed = f"\n[dim]{side.late_but_processed:,} late_but_processed[/dim]" if side.late_but_processed else ""
     return f"{side.late:,}{processed}{spans}"
 
@@ -162,17 +169,17 @@ _LINES: tuple[_Line, ...] = (
     ("right rows read", _side_value("right", _describe_read)),
     ("left rows filtered", _side_value("left", _describe_filtered)),
     ("right rows filtered", _side_value("right", _describe_filtered)),
-    ("left late", _side_value("left", _describe_late)),
-    ("right late", _side_value("right", _describe_late)),
-    ("left rejected", _side_value("left", _describe_rejected)),
-    ("right rejected", _side_value("right", _describe_rejected)),
+    ("left rows late", _side_value("left", _describe_late)),
+    ("right rows late", _side_value("right", _describe_late)),
+    ("left rows rejected", _side_value("left", _describe_rejected)),
+    ("right rows rejected", _side_value("right", _describe_rejected)),
     ("left watermark", _side_value("left", lambda side: side.watermark or "none yet")),
     ("right watermark", _side_value("right", lambda side: side.watermark or "none yet")),
     ("left rows carried", _side_value("left", lambda side: f"{side.carried:,}")),
     ("right rows carried", _side_value("right", lambda side: f"{side.carried:,}")),
     ("event times floored to ms", lambda s: f"{s.floored_event_times:,}" if s.floored_event_times else ""),
     ("quality", lambda s: ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(s.quality.items()))),
-    ("time of the jobs", lambda s: f"{s.seconds:,.1f} s"),
-    ("its tables", _describe_size),
+    ("job duration", lambda s: f"{s.seconds:,.1f} s"),
+    ("tables", _describe_size),
     ("oldest versions to read", _describe_oldest_versions),
 )

@@ -157,7 +157,7 @@ def run(
     if upstream and drain and end is None:
         raise UserError("--upstream --drain needs --to: the inputs of all joins end after the same slice.")
     last = to_candidate(load_pipeline(pipeline), candidate)
-    results = [_run_slices(each, request) for each in (list_upstreams(last) if upstream else [])]
+    results = [_run_slices(source, request) for source in (list_upstreams(last) if upstream else [])]
     result = _run_slices(last, request)
     if get_global_options().as_json:
         print_json({**result, "upstream": results} if upstream else result)

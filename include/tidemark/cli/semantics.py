@@ -98,7 +98,7 @@ def _import_conformance() -> ModuleType:
     """Import the conformance tests, which only the repository contains, not the wheel.
 
     Raises:
-        UserError: they are not installed.
+        UserError: They are not installed.
     """
     try:
         return import_module("tidemark_conformance")

@@ -10,7 +10,7 @@ from rich.text import Text
 from tidemark.cli.common import err
 from tidemark.cli.rich_table import create_table
 from tidemark.errors import UserError
-from tidemark.importing.choice import Candidate, Choice, Entry
+from tidemark.importing.choice import Candidate, Choice, Question
 
 _SHOWN = 15
 """Candidates of a table."""
@@ -39,14 +39,14 @@ class TerminalDecisions:
             if 1 <= answer <= len(shown):
                 return shown[answer - 1]
 
-    def enter(self, entry: Entry) -> str:
+    def answer(self, question: Question) -> str:
         """Show the facts that help, and read a value."""
-        if entry.hint:
-            err.print(entry.hint, highlight=False, markup=False)
-        example = f"{entry.example}, or {entry.alternative}" if entry.alternative else entry.example
+        if question.hint:
+            err.print(question.hint, highlight=False, markup=False)
+        example = f"{question.example}, or {question.alternative}" if question.alternative else question.example
         while True:
-            text: str = typer.prompt(f"{entry.subject}, such as {example}", err=True)
+            text: str = typer.prompt(f"{question.subject}, such as {example}", err=True)
             try:
-                return text if text == entry.alternative else entry.parse(text)
+                return text if text == question.alternative else question.parse(text)
             except UserError as error:
                 err.print(str(error), highlight=False, markup=False)

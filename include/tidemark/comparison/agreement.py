@@ -74,11 +74,12 @@ def find_due_slices(
         Start (inclusive) and end (exclusive); None if no comparison is due.
 
     Raises:
-        SliceOrderError: the requested range is off the grid.
+        SliceOrderError: The requested range is off the grid.
     """
     ledger = Ledger.from_pipeline(pipeline, lake)
-    grid, ledgers = ledger.grid, [ledger, *([Ledger.from_pipeline(reference, lake)] if reference else [])]
-    ends = [each.grid.start_of(each.last.number + 1) if each.last else each.grid.start for each in ledgers]
+    grid = ledger.grid
+    ledgers = [ledger, *([Ledger.from_pipeline(reference, lake)] if reference else [])]
+    ends = [ledger.grid.start_of(ledger.last.number + 1) if ledger.last else ledger.grid.start for ledger in ledgers]
     end = grid.number_at(min(ends))
     if request.end:
         end = min(end, grid.parse_boundary(request.end, "--to"))
@@ -106,10 +107,10 @@ def read_agreement(
     """Read the stored agreement with a stream's table.
 
     Args:
-        tables: the pipeline's tables.
-        grid: grid of the slices.
-        table: name of the stream's table in the comparison.
-        where: filter of the rows; None for all slices.
+        tables: The pipeline's tables.
+        grid: Grid of the slices.
+        table: Name of the stream's table in the comparison.
+        where: Filter of the rows; None for all slices.
 
     Yields:
         Number of each slice, and its row. Rows of the stream that belong to no slice are left out.

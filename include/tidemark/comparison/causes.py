@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.comparison.cause_descriptions import MISSING, PADDED, UNEXPLAINED
+from tidemark.comparison.cause_descriptions import CAUSES, MISSING, PADDED, UNEXPLAINED
 from tidemark.comparison.committed_view import ROW_LABEL, CommittedView
 from tidemark.comparison.compared_columns import ComparedColumns
 from tidemark.comparison.multiset_diff import BATCH, STREAM, is_close
@@ -22,11 +22,10 @@ from tidemark.comparison.result import CHANGED_VALUE
 from tidemark.comparison.setting_search import replay_emissions, search_settings
 from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config import Pipeline
-from tidemark.config.diff import flatten_settings
+from tidemark.config.diff import flatten_settings, format_setting
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import to_micros
+from tidemark.config.types import format_instant, to_micros
 from tidemark.errors import UserError
-from tidemark.formatting import to_single_line
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.row_content import content_hash, list_unordered_columns, to_comparable_columns
 from tidemark.spark.dataframe_utils import with_columns
@@ -60,15 +59,26 @@ class ComparedViews:
 
     @property
     def settings_difference(self) -> str | None:
-        """Settings in which reference and batch differ, but for tables and clocks; None if there are none."""
+        """Settings of the reference that differ from the batch, but for tables and clocks; None if there are none."""
         differences = self._differing_settings.items()
-        return "; ".join(f"{name} {theirs}, not {ours}" for name, (ours, theirs) in differences) or None
+        return "; ".join(f"{name} is {theirs} ({ours} in the pipeline)" for name, (ours, theirs) in differences) or None
 
     @property
     def restarts_difference(self) -> str | None:
-        """Restarts in which reference and batch differ; None if they differ in anything else."""
-        only_restarts = all(name.startswith("restarts.") for name in self._differing_settings)
-        return self.settings_difference if only_restarts else None
+        """Restarts that only the reference or only the batch has; None without any, or if other settings differ."""
+        if self.reference is None or not self._differing_settings:
+            return None
+        if not all(name.startswith("restarts.") for name in self._differing_settings):
+            return None
+        ours, theirs = (view.pipeline.restarts for view in (self.batch, self.reference))
+        sides = (("the reference", theirs, ours), ("the pipeline", ours, theirs))
+        extra_restarts = {
+            role: [format_instant(restart) for restart in own if restart not in other] for role, own, other in sides
+        }
+        return ", ".join(
+            f"{role} restarts at {' and '.join(instants)}" if instants else f"{role} does not"
+            for role, instants in sorted(extra_restarts.items(), key=lambda item: not item[1])
+        )
 
     @cached_property
     def _differing_settings(self) -> dict[str, tuple[str, str]]:
@@ -78,7 +88,7 @@ class ComparedViews:
         ours, theirs = (_select_settings(view.pipeline) for view in (self.batch, self.reference))
         values = {name: (ours.get(name), theirs.get(name)) for name in ours | theirs}
         return {
-            name: (to_single_line(str(our_value)), to_single_line(str(their_value)))
+            name: (format_setting(our_value), format_setting(their_value))
             for name, (our_value, their_value) in values.items()
             if our_value != their_value
         }
@@ -88,14 +98,15 @@ def assign_causes(differing: DataFrame, views: ComparedViews, columns: ComparedC
     """Add `DETAIL_COLUMNS` to differing rows, and `_slice` if their own clocks determine it.
 
     Args:
-        differing: rows of `MultisetDiff.differing`. `_stream` is null if the number of copies is unknown.
-        views: the pipeline and the reference.
-        columns: the compared columns.
+        differing: Rows of `MultisetDiff.differing`. `_stream` is null if the number of copies is unknown.
+        views: The pipeline and the reference.
+        columns: The compared columns.
 
     Raises:
-        UserError: the reference does not emit a compared column.
+        UserError: The reference does not emit a compared column.
     """
-    names, unordered = columns.exact, list_unordered_columns(views.batch.pipeline)
+    names = columns.exact
+    unordered = list_unordered_columns(views.batch.pipeline)
     # Materialised where several columns depend on the rows, to cut off their lineage.
     rows = materialize(differing.withColumn("_id", F.monotonically_increasing_id()), eager=True)
     for side in SIDES:
@@ -112,16 +123,19 @@ def assign_causes(differing: DataFrame, views: ComparedViews, columns: ComparedC
     rows = materialize(
         rows.withColumn("_clock", F.greatest(*(F.col(f"_{side}_batch.clock") for side in SIDES))), eager=True
     )
-    is_in_batch_only = F.col("_missing_in") == STREAM
+    only_batch = F.col("_only_in") == BATCH
     is_out_of_tolerance = F.coalesce(F.col("_stream") <= F.col("_batch"), F.lit(False))
-    is_candidate = is_in_batch_only | is_out_of_tolerance | _is_foreign(views)
+    is_candidate = only_batch | is_out_of_tolerance | _is_foreign(views)
     rows = add_changed_columns(rows, columns, unordered, is_candidate)
     rows = _add_changed_expressions(rows, columns, unordered, views)
     rows = rows.withColumn("_counterpart", _has_counterpart())
     grid = views.batch.grid
     slice_of_clock = grid.timestamp_column(grid.number_column(F.col("_clock")))
     rows = rows.withColumn("_slice", F.coalesce("_slice", slice_of_clock))
-    return materialize(_add_details(rows, list(_list_rules(views, rows))), eager=True)
+    rules = list(_list_rules(views, rows))
+    positions = [list(CAUSES).index(rule.cause) for rule in rules]
+    assert positions == sorted(positions), "the rules are in the order of CAUSES"
+    return materialize(_add_details(rows, rules), eager=True)
 
 
 def attribute_to_settings(
@@ -155,7 +169,7 @@ def _read_reference(reference: CommittedView, names: Sequence[str]) -> DataFrame
     """Read the emissions of the reference.
 
     Raises:
-        UserError: they lack a compared column.
+        UserError: They lack a compared column.
     """
     emissions = reference.read_emissions()
     for name in names:
@@ -261,11 +275,11 @@ def add_changed_columns(
         unordered: Columns whose arrays have no order.
         is_candidate: True for rows that may be paired.
     """
-    is_in = {side: (F.col("_missing_in") != side) for side in (BATCH, STREAM)}
+    is_in = {table: F.col("_only_in") == table for table in (BATCH, STREAM)}
     values = to_comparable_columns(rows, dict.fromkeys([*columns.names, *columns.keys]), unordered)
     rows = rows.withColumn("_candidate", is_candidate)
     keys = [*(values[name] for name in columns.keys), F.col("_candidate")]
-    order = Window.partitionBy(*keys, "_missing_in").orderBy("_id")
+    order = Window.partitionBy(*keys, "_only_in").orderBy("_id")
     rows = rows.withColumn("_rank", F.row_number().over(order))
     pair = Window.partitionBy(*keys, "_rank")
     content = F.struct(*(values[name].alias(name) for name in columns.names))
@@ -291,10 +305,8 @@ def _has_counterpart() -> Column:
 
     def is_in_other_table(side: SideName, condition: Column) -> Column:
         same_row = Window.partitionBy(F.coalesce(f"_{side}", "_id"))
-        missing = {
-            table: F.bool_or(condition & (F.col("_missing_in") == table)).over(same_row) for table in (BATCH, STREAM)
-        }
-        return F.when(F.col("_missing_in") == BATCH, missing[STREAM]).otherwise(missing[BATCH])
+        is_in = {table: F.bool_or(condition & (F.col("_only_in") == table)).over(same_row) for table in (BATCH, STREAM)}
+        return F.when(F.col("_only_in") == BATCH, is_in[STREAM]).otherwise(is_in[BATCH])
 
     counterparts = [
         F.when(is_matched, is_in_other_table(side, ~is_matched)).otherwise(is_in_other_table(side, is_matched))
@@ -321,9 +333,11 @@ class _Rule:
 
 def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
     """Yield the rules in the order of `CAUSES`; the first that applies counts."""
-    only_stream, only_batch = (F.col("_missing_in") == missing for missing in (BATCH, STREAM))
+    only_batch, only_stream = (F.col("_only_in") == table for table in (BATCH, STREAM))
     is_matched, as_reference = F.col("_emission").isin(*_MATCHED), F.col("_as_reference")
-    batch, grid, no_reference = views.batch, views.batch.grid, F.lit(views.reference is None)
+    batch = views.batch
+    grid = views.batch.grid
+    no_reference = F.lit(views.reference is None)
 
     due = F.when(is_matched, F.col("_clock")).otherwise(grid.end_column(F.unix_micros("_slice")) - 1)
     buffered = _find_side("batch", lambda label: label["buffered"])
@@ -335,7 +349,7 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
         clock = F.greatest(*(F.col(f"_{side}_reference.clock") for side in SIDES))
         waiting = _find_side("reference", lambda label: label["buffered"])
         not_run = (clock >= reference.grid.start_of(reference.end)) | (~is_matched & waiting.isNotNull())
-        detail = F.lit(f"{reference.pipeline.name} has not read so far")
+        detail = F.lit(f"{reference.pipeline.name} has not reached this slice")
         yield _Rule("pending", only_batch & F.coalesce(not_run, F.lit(False)), detail=detail)
     if "_quarantined" in rows.columns:
         yield _Rule("quarantined", only_stream & (F.col("_quarantined") >= F.col("_copies")))
@@ -354,7 +368,8 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
         yield _Rule(MISSING, in_table & is_described & unknown.isNotNull(), unknown)
     late_arriving = _find_side("batch", lambda label: label["late_arriving"])
     yield _Rule("late-arriving row", (only_stream | no_reference) & late_arriving.isNotNull(), late_arriving)
-    by_restarts = F.lit(f"only by a restart: {views.restarts_difference}") if views.restarts_difference else None
+    restarts = views.restarts_difference
+    by_restarts = F.lit(f"only because of a restart: {restarts}") if restarts else None
     for table, condition, view, reasons in (
         ("stream", only_batch & as_reference, "reference", _DROPPED),
         ("batch", only_stream & as_reference, "batch", _LATE),
@@ -380,7 +395,8 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
 
 def _list_unexplained_rules(views: ComparedViews, only_stream: Column, only_batch: Column) -> Iterator[_Rule]:
     """Yield rules that describe rows without a cause."""
-    view, in_stream, not_in_stream = "batch", "and yet in the stream", "and yet not in the stream"
+    in_stream, not_in_stream = "and yet in the stream", "and yet not in the stream"
+    view = "batch"
     if views.reference:
         view = "reference"
         detail = F.lit(f"{views.reference.pipeline.name} emits it, {not_in_stream}")

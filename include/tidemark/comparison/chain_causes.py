@@ -108,8 +108,9 @@ def _may_originate_upstream(side: SideName, *, has_reference: bool) -> Column:
     The input's row must be missing in the table that lacks the differing row. Without a reference the intermediate rows
     of the stream are unknown, so unexplained and padded rows count too.
     """
-    cause, is_here = F.col("_cause"), F.col("_pipeline").isNull() & F.col(f"_{side}").isNotNull()
-    only_stream = F.col("_missing_in") == BATCH
+    cause = F.col("_cause")
+    is_here = F.col("_pipeline").isNull() & F.col(f"_{side}").isNotNull()
+    only_stream = F.col("_only_in") == STREAM
     is_missing = (cause == MISSING) & (F.col("_input") == side)
     if has_reference:
         return is_here & is_missing
@@ -122,23 +123,25 @@ def _select_source_rows(
     """Select the rows of an input as differing rows of the pipeline that emits them, each once."""
     # Rows of the batch have these columns even if the comparison leaves them out.
     names = {source: name for name, source in views.batch.map_columns(side).items() if name in opened.columns}
-    further: dict[str, str] = {name: names[name] for name in ("_slice", "_emission") if name in names}
-    only_stream = F.col("_missing_in") == BATCH
-    rows = _rename(opened, {**further, **sources}, F.col(f"_{side}").alias(_SOURCE_ROW), F.col("_missing_in"))
+    extra_columns: dict[str, str] = {name: names[name] for name in ("_slice", "_emission") if name in names}
+    only_stream = F.col("_only_in") == STREAM
+    rows = _rename(opened, {**extra_columns, **sources}, F.col(f"_{side}").alias(_SOURCE_ROW), F.col("_only_in"))
     columns = {
-        "_slice": F.col("_slice") if "_slice" in further else F.lit(None).cast("timestamp"),
+        "_slice": F.col("_slice") if "_slice" in extra_columns else F.lit(None).cast("timestamp"),
         "_copies": F.lit(1).cast("long"),
         "_batch": F.when(only_stream, 0).otherwise(1).cast("long"),
         # The stream's table has the row once for each of its matches, so its number is unknown.
         "_stream": F.when(only_stream, F.lit(None)).otherwise(0).cast("long"),
     }
-    rows = rows.dropDuplicates(["_missing_in", _SOURCE_ROW]).transform(with_columns, columns)
+    rows = rows.dropDuplicates(["_only_in", _SOURCE_ROW]).transform(with_columns, columns)
     return _add_emission(rows, views.upstreams[side].batch)
 
 
-def _rename(rows: DataFrame, sources: Mapping[str, str], *further: Column) -> DataFrame:
+def _rename(rows: DataFrame, sources: Mapping[str, str], *extra_columns: Column) -> DataFrame:
     """Select columns under the names that they have in an input."""
-    return rows.select(*(F.col(quote_identifier(name)).alias(source) for source, name in sources.items()), *further)
+    return rows.select(
+        *(F.col(quote_identifier(name)).alias(source) for source, name in sources.items()), *extra_columns
+    )
 
 
 def _add_emission(rows: DataFrame, view: CommittedView) -> DataFrame:
@@ -154,7 +157,7 @@ def _replace_causes(
 ) -> DataFrame:
     """Take over the causes of the rows of an input, and the slice in which such a row would have been emitted."""
     grid, name = views.batch.grid, views.upstreams[side].batch.pipeline.name
-    keys = {"_missing_in": "_missing_in", f"_{side}": _SOURCE_ROW}
+    keys = {"_only_in": "_only_in", f"_{side}": _SOURCE_ROW}
     details = _rename(causes, {**keys, **{f"_upstream{column}": column for column in (*DETAIL_COLUMNS, "_clock")}})
     joined = rows.join(details, list(keys), "left")
     is_explained = F.coalesce(
@@ -168,7 +171,7 @@ def _replace_causes(
     clock = F.greatest("_clock", "_upstream_clock")
     new_values["_clock"] = clock
     new_values["_slice"] = F.when(
-        F.col("_missing_in") == BATCH, grid.timestamp_column(grid.number_column(clock))
+        F.col("_only_in") == STREAM, grid.timestamp_column(grid.number_column(clock))
     ).otherwise(F.col("_slice"))
     columns = {column: F.when(is_explained, value).otherwise(F.col(column)) for column, value in new_values.items()}
     added = (f"_upstream{column}" for column in (*DETAIL_COLUMNS, "_clock"))
@@ -177,10 +180,10 @@ def _replace_causes(
 
 def _pair_unknown_rows(rows: DataFrame, compared: ComparedColumns, views: ComparedViews) -> DataFrame:
     """Report changed values where the first inputs of a chain do not contain a row of the stream."""
-    is_unknown = (F.col("_missing_in") == BATCH) & (F.col("_cause") == MISSING) & F.col("_pipeline").isNotNull()
+    is_unknown = (F.col("_only_in") == STREAM) & (F.col("_cause") == MISSING) & F.col("_pipeline").isNotNull()
     if rows.where(is_unknown).isEmpty():
         return rows
-    is_partner = (F.col("_missing_in") == STREAM) & ~F.col("_cause").isin("pending", CHANGED_VALUE)
+    is_partner = (F.col("_only_in") == BATCH) & ~F.col("_cause").isin("pending", CHANGED_VALUE)
     paired = rows.withColumnRenamed("_changed", "_changed_here")
     unordered = list_unordered_columns(views.batch.pipeline)
     paired = add_changed_columns(paired, compared, unordered, is_unknown | is_partner)

@@ -16,7 +16,7 @@ from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.minimal_example import MAX_CANDIDATES, find_example, minimize_context
 from tidemark.comparison.multiset_diff import STREAM
 from tidemark.comparison.result import Cause, Comparison
-from tidemark.comparison.row_lookup import has_value
+from tidemark.comparison.row_lookup import has_value, is_scalar
 from tidemark.config import Pipeline
 from tidemark.config.output_stream import EMITTED_AT
 from tidemark.config.sides import SIDES, SideName
@@ -64,7 +64,7 @@ def find_chain_example(
     cause, example = find_example(comparison, number)
     tables = ChainTables.open(CommittedView.read(spark, pipeline, lake))
     traced = tables.trace_columns(TESTED, list(example))
-    values = {name: example[name] for name in traced if _is_plain(example[name])}
+    values = {name: example[name] for name in traced if is_scalar(example[name])}
     values |= {name: example[name] for name in ("_emission",) if name in example}
     with tuned_for_tiny_queries(spark):
         targets = tables.find_targets(example, traced)
@@ -144,7 +144,7 @@ class ChainTables:
         return [
             has_value(source, name, str(value), F.col(f"row.{quote_identifier(name)}"))
             for name, value in values.items()
-            if _is_plain(value)
+            if is_scalar(value)
         ]
 
     def find_context(self, targets: Sequence[ChainRow], example: Mapping[str, Any]) -> list[ChainRow]:
@@ -196,7 +196,7 @@ class ChainTables:
             own = self._select_values(join, side, values)
             source = self.views[join].inputs[SIDES.index(side)]
             copied = self.trace_columns(self.chain.joins[join].upstreams[side].pipeline, own)
-            conditions = [has_value(source, name, str(own[name])) for name in copied if _is_plain(own[name])]
+            conditions = [has_value(source, name, str(own[name])) for name in copied if is_scalar(own[name])]
             if conditions:
                 rows = source.table.read().where(reduce(Column.__and__, conditions))
                 clocks = rows.select(F.unix_micros(EMITTED_AT).alias("clock")).limit(_MAX_EMISSIONS).collect()
@@ -205,7 +205,8 @@ class ChainTables:
 
     def _read_rows(self, source: TableInput) -> DataFrame:
         """Read the rows of a table that can advance its watermark: position, event time in ms, and the columns."""
-        stored, grid = self.open_input(source), self.views[source.join].grid
+        stored = self.open_input(source)
+        grid = self.views[source.join].grid
         side = stored.side
         stored.changes.require_exact_arrivals(grid, 0)
         rows = side.normalize(stored.table.read().where(side.clock.micros >= grid.start), grid, grid.start)
@@ -234,8 +235,3 @@ def _list_views(view: CommittedView) -> Iterator[tuple[str, CommittedView]]:
     for upstream in view.upstreams.values():
         yield from _list_views(upstream)
         yield upstream.pipeline.name, upstream
-
-
-def _is_plain(value: object) -> bool:
-    """Return True for a value that a row can be found by."""
-    return isinstance(value, bool | int | float | str)

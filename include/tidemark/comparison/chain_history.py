@@ -36,9 +36,9 @@ def explain_rows(
         values: Texts by column, None for null; `parse_row` reads them.
 
     Raises:
-        UserError: no such column, no such row, or more than `MAX_ROWS` rows.
-        SliceOrderError: nothing is committed.
-        PipelineFileError: there is no file of a pipeline whose output is an input.
+        UserError: No such column, no such row, or more than `MAX_ROWS` rows.
+        SliceOrderError: Nothing is committed.
+        PipelineFileError: There is no file of a pipeline whose output is an input.
     """
     view = CommittedView.read(spark, pipeline, lake)
     readers = _Readers.read(view)
@@ -89,7 +89,8 @@ def _follow_row(view: CommittedView, side: SideName, row: Row, readers: _Readers
 
 def _describe_origin(upstream: CommittedView, row: Mapping[str, Any]) -> Iterator[str]:
     """Yield which emission of a pipeline a row is and its place in the output, and how to explain its input rows."""
-    name, kind = upstream.pipeline.name, describe_emission(row["_emission"])
+    name = upstream.pipeline.name
+    kind = describe_emission(row["_emission"])
     yield f"emitted by {name}: {kind} in slice {row['_slice']}, at {row[EMITTED_AT]}, order {row[EMITTED_ORDER]}"
     if options := "".join(_list_input_options(upstream, row)):
         yield f"its rows there: tidemark explain {format_cli_arguments(upstream.pipeline)}{options}"

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from tidemark.comparison.chain_example import ChainExample
 from tidemark.comparison.minimal_test_case import describe_case, name_case
-from tidemark.config import TimeColumn
 from tidemark.errors import UserError
 from tidemark.pipeline_tests.chain import TESTED, format_name
-from tidemark.pipeline_tests.new_case import NewCase, NewRow, draft_case
+from tidemark.pipeline_tests.new_case import ArrivedRow, NewCase, create_new_rows, draft_case
 from tidemark.timegrid.time_columns import to_plain_row
 
 
@@ -28,9 +27,10 @@ def write_chain_test_case(example: ChainExample, table: str, pipeline_file: Path
     Raises:
         UserError: The rows do not show the difference in the order of their arrivals, or the file is invalid.
     """
-    tables, name = example.tables, name_case(example.number)
+    tables = example.tables
+    name = name_case(example.number)
     pipeline, spark = tables.chain.pipeline, tables.views[TESTED].spark
-    rows = list(_create_rows(example))
+    rows = list(create_new_rows(_list_arrived_rows(example)))
     types = {key: {field.name: field.dataType for field in schema} for key, schema in tables.schemas.items()}
     description = describe_case(example.cause, pipeline, table)
     case = NewCase(name, description, rows, types, list(_list_sections(example)))
@@ -44,19 +44,16 @@ def write_chain_test_case(example: ChainExample, table: str, pipeline_file: Path
     return len(rows)
 
 
-def _create_rows(example: ChainExample) -> Iterator[NewRow]:
-    """Yield the rows in order of arrival, with their slices where arrivals are no column."""
-    tables, slice_number = example.tables, None
+def _list_arrived_rows(example: ChainExample) -> Iterator[ArrivedRow]:
+    """Yield the rows in order of arrival."""
+    tables = example.tables
     sources = {source.name: source for source in tables.chain.inputs}
     for row in example.events:
         source = sources[row.input_name]
         grid = tables.views[source.join].grid
-        number = grid.number_at(row.clock)
-        arrival = getattr(source.pipeline, source.side).arrival
-        needs_slice = not isinstance(arrival, TimeColumn | None) and number != slice_number
-        slice_number = number if needs_slice else slice_number
         values = to_plain_row(row.values, tables.schemas[source.name])
-        yield NewRow(source.name, values, grid.label(number) if needs_slice else None)
+        arrival = getattr(source.pipeline, source.side).arrival
+        yield ArrivedRow(source.name, values, arrival, grid, grid.number_at(row.clock))
 
 
 def _list_sections(example: ChainExample) -> Iterator[str]:

@@ -57,8 +57,8 @@ class CommittedView:
         """Read a pipeline's ledger and open its inputs.
 
         Raises:
-            SliceOrderError: nothing is committed.
-            InputError: an input is missing or unusable.
+            SliceOrderError: Nothing is committed.
+            InputError: An input is missing or unusable.
         """
         ledger = Ledger.from_pipeline(pipeline, lake)
         if not ledger.last:
@@ -129,7 +129,7 @@ class CommittedView:
         Hashes that the input does not contain are missing. Of rows with equal hashes the first to arrive counts.
 
         Args:
-            hashes: the rows to label, as column `_hash`.
+            hashes: The rows to label, as column `_hash`.
         """
         source = self.inputs[SIDES.index(side)]
         rows = source.side.normalize_all(source.table.read(), self.grid, self.grid.start)
@@ -180,11 +180,11 @@ class CommittedView:
         return left, right
 
 
-def _hash_side(rows: DataFrame, side: SideName, columns: list[str], further: Sequence[Column | str]) -> DataFrame:
-    """Select the hash of one side's columns as `_hash`, with further columns of the rows."""
+def _hash_side(rows: DataFrame, side: SideName, columns: list[str], extra_columns: Sequence[Column | str]) -> DataFrame:
+    """Select the hash of one side's columns as `_hash`, with extra columns of the rows."""
     # In a struct, as an input may have columns of the same names.
-    wide = rows.select(F.struct(*further).alias("_further"), f"{side}.*")
-    return wide.select(content_hash(wide, columns).alias("_hash"), "_further.*")
+    wide = rows.select(F.struct(*extra_columns).alias("_extra"), f"{side}.*")
+    return wide.select(content_hash(wide, columns).alias("_hash"), "_extra.*")
 
 
 def _group(rows: DataFrame, hashes: DataFrame) -> GroupedData:

@@ -23,7 +23,7 @@ from tidemark.comparison.compared_columns import (
     find_key_columns,
     find_leading_columns,
 )
-from tidemark.comparison.multiset_diff import BATCH, STREAM, diff_multisets
+from tidemark.comparison.multiset_diff import BATCH, OTHER_TABLE, STREAM, diff_multisets
 from tidemark.comparison.result import CHANGED_VALUE, Agreement, Cause, Comparison, ComparisonRequest, check_budget
 from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.comparison.window_shift import describe_window_shift, find_window_shift
@@ -40,7 +40,7 @@ from tidemark.timegrid.time_columns import as_example_json, parse_example_json
 
 _Counts = Mapping[int | None, Counter[tuple[str, str]]]
 """Number of differing rows: by the start of their slice in microseconds UTC (None if unknown), then by cause and by the
-table that they are missing in."""
+only table that has them."""
 
 
 def compare(
@@ -49,11 +49,11 @@ def compare(
     """Compare the committed slices of a pipeline with a stream's table; nothing is written.
 
     Args:
-        reference: a pipeline that describes how the stream ran, with committed slices of its own.
+        reference: A pipeline that describes how the stream ran, with committed slices of its own.
 
     Raises:
-        InputError: a table or column is missing, or column types are incompatible.
-        SliceOrderError: nothing is committed, or the range is off the grid.
+        InputError: A table or column is missing, or column types are incompatible.
+        SliceOrderError: Nothing is committed, or the range is off the grid.
     """
     began = time.monotonic()
     view = CommittedView.read(spark, pipeline, lake)
@@ -99,7 +99,7 @@ def compare(
         reference=reference.name if reference else None,
         start=label(slices[0]),
         end=label(slices[-1] + 1),
-        same=sum(each.same for each in agreement),
+        same=sum(of_slice.same for of_slice in agreement),
         causes=causes,
         agreement=agreement,
         notes=tuple(notes),
@@ -117,7 +117,7 @@ def _select_range(view: CommittedView, request: ComparisonRequest) -> range:
     """Return the committed slices in the requested range.
 
     Raises:
-        UserError: there is none.
+        UserError: There is none.
     """
     grid, first = view.grid, view.first_published
     start = grid.parse_boundary(request.start, "--from") if request.start else first
@@ -133,8 +133,10 @@ def _select_range(view: CommittedView, request: ComparisonRequest) -> range:
 
 def _list_range_notes(view: CommittedView, request: ComparisonRequest, slices: range) -> Iterator[str]:
     """Yield a note for requested slices without emissions of the pipeline: adopted or skipped ones."""
-    label, adoption = view.grid.label, find_adoption(view.ledger.entries)
-    first, begins_later = slices[0], not request.start or request.start < view.grid.datetime_of(slices[0])
+    label = view.grid.label
+    adoption = find_adoption(view.ledger.entries)
+    first = slices[0]
+    begins_later = not request.start or request.start < view.grid.datetime_of(slices[0])
     if begins_later and adoption:
         yield f"slices before {label(first)} are not compared: they are adopted from {adoption.source.table}"
     elif begins_later and first > 0:
@@ -151,7 +153,8 @@ def _list_skipped_slices(view: CommittedView) -> list[tuple[int, int]]:
 
 def _is_in_range(view: CommittedView, request: ComparisonRequest, slices: range) -> Column:
     """Return True for rows of the compared slices, of slices that are not due yet, and of unknown slices."""
-    slice_start, datetime_of = F.col("_slice"), view.grid.datetime_of
+    slice_start = F.col("_slice")
+    datetime_of = view.grid.datetime_of
     in_range = slice_start >= F.lit(datetime_of(slices[0]))
     for start, end in _list_skipped_slices(view):
         in_range &= (slice_start < F.lit(datetime_of(start))) | (slice_start >= F.lit(datetime_of(end)))
@@ -161,10 +164,10 @@ def _is_in_range(view: CommittedView, request: ComparisonRequest, slices: range)
 
 
 def _count_by_slice(rows: DataFrame) -> _Counts:
-    by_cause = rows.groupBy(F.unix_micros("_slice").alias("start"), "_cause", "_missing_in")
+    by_cause = rows.groupBy(F.unix_micros("_slice").alias("start"), "_cause", "_only_in")
     counts: defaultdict[int | None, Counter[tuple[str, str]]] = defaultdict(Counter)
     for row in by_cause.agg(F.sum("_copies").alias("rows")).collect():
-        counts[row["start"]][row["_cause"], row["_missing_in"]] = row["rows"]
+        counts[row["start"]][row["_cause"], row["_only_in"]] = row["rows"]
     return counts
 
 
@@ -174,15 +177,18 @@ def _collect_causes(rows: DataFrame, counts: _Counts, names: list[str], examples
     hashes = (f"_{side}" for side in SIDES)
     shown_columns = dict.fromkeys(map(quote_identifier, (*names, "_emission", "_slice", *DETAIL_COLUMNS[1:])))
     content = as_example_json(F.struct(*shown_columns, changed, *hashes))
-    by_cause = Window.partitionBy("_cause", "_missing_in").orderBy("_slice", content)
+    by_cause = Window.partitionBy("_cause", "_only_in").orderBy("_slice", content)
     first = rows.withColumn("_rank", F.row_number().over(by_cause)).where(F.col("_rank") <= examples)
-    collected = first.select("_cause", "_missing_in", "_rank", content.alias("row")).collect()
+    collected = first.select("_cause", "_only_in", "_rank", content.alias("row")).collect()
     shown: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in sorted(collected, key=lambda row: row["_rank"]):
-        shown.setdefault((row["_cause"], row["_missing_in"]), []).append(parse_example_json(row["row"], rows.schema))
+        shown.setdefault((row["_cause"], row["_only_in"]), []).append(parse_example_json(row["row"], rows.schema))
     order = list(CAUSES)
     totals = sum(counts.values(), Counter[tuple[str, str]]())
-    causes = (Cause(*key, number, tuple(shown.get(key, ()))) for key, number in totals.items())
+    causes = (
+        Cause(cause, OTHER_TABLE[only_in], number, tuple(shown.get((cause, only_in), ())))
+        for (cause, only_in), number in totals.items()
+    )
     return _number_examples(sorted(causes, key=lambda cause: (order.index(cause.cause), cause.missing_in)))
 
 
@@ -204,16 +210,16 @@ def _compute_agreement(counts: _Counts, view: CommittedView, slices: range) -> t
     def summarize(start: int | None) -> Agreement:
         entry = None if start is None else view.ledger.entry(view.grid.number_at(start))
         in_slice, causes = counts.get(start, Counter()), Counter[str]()
-        missing = Counter({STREAM: 0, BATCH: 0})
-        for (cause, missing_in), rows in in_slice.items():
+        expected = Counter({BATCH: 0, STREAM: 0})
+        for (cause, only_in), rows in in_slice.items():
             causes[cause] += rows
-            missing[missing_in] += rows if cause != "pending" else 0
+            expected[only_in] += rows if cause != "pending" else 0
         return Agreement(
             slice=None if start is None else format_instant(from_micros(start)),
             run=entry.output_version if entry else None,
-            same=starts[start] - sum(rows for (_, missing_in), rows in in_slice.items() if missing_in == STREAM),
-            only_batch=missing[STREAM],
-            only_stream=missing[BATCH],
+            same=starts[start] - sum(rows for (_, only_in), rows in in_slice.items() if only_in == BATCH),
+            only_batch=expected[BATCH],
+            only_stream=expected[STREAM],
             unexplained=causes["unexplained"],
             pending=causes["pending"],
             causes=dict(causes),

@@ -54,11 +54,12 @@ def align_columns(
         has a tolerance. A derived `_emission` is a further column, which follows from the others and is not compared.
 
     Raises:
-        UserError: a column to ignore does not exist.
-        InputError: a column is missing or has an incompatible type.
+        UserError: A column to ignore does not exist.
+        InputError: A column is missing or has an incompatible type.
     """
     ignored = {*_find_columns(view, (*NOT_COMPARED, *OUTPUT_STREAM_COLUMNS)), *request.ignore_columns}
-    optional, notes = _find_columns(view, PROVENANCE_COLUMNS), []
+    optional = _find_columns(view, PROVENANCE_COLUMNS)
+    notes = []
     setting = "select" if view.pipeline.explode is None else "explode"
     for name in request.ignore_columns:
         if name not in batch.columns:
@@ -119,9 +120,10 @@ def _cast(stream: DataFrame, name: str, dtype: T.DataType, request: ComparisonRe
         The column, and True if the type cannot hold its value.
 
     Raises:
-        InputError: the types are neither both numbers nor both times.
+        InputError: The types are neither both numbers nor both times.
     """
-    given, column = stream.schema[name].dataType, F.col(quote_identifier(name))
+    given = stream.schema[name].dataType
+    column = F.col(quote_identifier(name))
     are_numbers = isinstance(given, T.NumericType) and isinstance(dtype, T.NumericType)
     if not are_numbers and not (isinstance(given, _TIME_TYPES) and isinstance(dtype, _TIME_TYPES)):
         raise InputError(
@@ -137,7 +139,8 @@ def _cast(stream: DataFrame, name: str, dtype: T.DataType, request: ComparisonRe
 
 def find_leading_columns(view: CommittedView, names: Sequence[str]) -> tuple[str, ...]:
     """Select from `names` the keys, event times and window bounds of a join, and of the joins before it."""
-    pipeline, leading = view.pipeline, list[str]()
+    pipeline = view.pipeline
+    leading = list[str]()
     for side in SIDES:
         columns, upstream = view.map_columns(side), view.upstreams.get(side)
         keys = (pair.list_column_candidates(side) for pair in pipeline.join.keys)
@@ -152,7 +155,7 @@ def find_key_columns(leading: Sequence[str], names: list[str], request: Comparis
     """Return the columns that identify a row.
 
     Raises:
-        UserError: a requested one is not compared.
+        UserError: A requested one is not compared.
     """
     for name in request.key_columns:
         if name not in names:

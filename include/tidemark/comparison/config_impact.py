@@ -36,8 +36,8 @@ def count_changed_rows(spark: SparkSession, old: Pipeline, new: Pipeline, lake: 
     The inputs end after the last slice.
 
     Raises:
-        UserError: the versions have different slices.
-        InputError: an input is missing or unusable.
+        UserError: The versions have different slices.
+        InputError: An input is missing or unusable.
     """
     grid = Grid.from_config(new.slices)
     if grid != Grid.from_config(old.slices):
@@ -55,5 +55,5 @@ def count_changed_rows(spark: SparkSession, old: Pipeline, new: Pipeline, lake: 
 
 
 def _replay_emissions(spark: SparkSession, pipeline: Pipeline, lake: str, slices: range) -> DataFrame:
-    answer = replay_slices(pipeline, open_inputs(spark, pipeline, lake), slices, drain=True)
-    return select_emissions(answer.joined, pipeline, Grid.from_config(pipeline.slices))
+    result = replay_slices(pipeline, open_inputs(spark, pipeline, lake), slices, drain=True)
+    return select_emissions(result.joined, pipeline, Grid.from_config(pipeline.slices))

@@ -112,7 +112,7 @@ def compare_dialects(spark: SparkSession, pipeline: Pipeline, lake: str, slices:
     The inputs end after the last slice.
 
     Raises:
-        InputError: an input is missing or unusable.
+        InputError: An input is missing or unusable.
     """
     inputs = open_inputs(spark, pipeline, lake)
     is_large = count_rows(inputs) * len(get_args(Dialect)) > MAX_TINY_JOB_ROWS
@@ -178,8 +178,8 @@ def _replay_variant(
         variant = _apply_dialect(pipeline, changes)
     except PipelineFileError as error:
         return DialectResult(name, None, 0, str(error)), None
-    answer = replay_slices(variant, inputs, slices, drain=variant.checkpoint_arrival is None)
-    replay = _DialectReplay.create(answer, name, variant, inputs)
+    result = replay_slices(variant, inputs, slices, drain=variant.checkpoint_arrival is None)
+    replay = _DialectReplay.create(result, name, variant, inputs)
     return DialectResult(name, replay.emitted.count(), replay.late, None), replay
 
 
@@ -189,7 +189,7 @@ def _apply_dialect(pipeline: Pipeline, changes: dict[str, str]) -> Pipeline:
     Settings that only another dialect supports are removed.
 
     Raises:
-        PipelineFileError: the dialect does not support the join.
+        PipelineFileError: The dialect does not support the join.
     """
     dialect = changes.get("dialect", pipeline.dialect)
     foreign = ["watermark_strategy"] if dialect == "spark" else ["spark"]
@@ -218,11 +218,11 @@ class _DialectReplay:
 
     @classmethod
     def create(
-        cls, answer: ReplayResult, name: str, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]
+        cls, result: ReplayResult, name: str, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput]
     ) -> _DialectReplay:
         """Materialize a replay, which can be released afterwards."""
-        emitted = materialize(select_emissions(answer.joined, pipeline, Grid.from_config(pipeline.slices)), eager=True)
-        labels = materialize(_label_rows(answer, inputs), eager=True)
+        emitted = materialize(select_emissions(result.joined, pipeline, Grid.from_config(pipeline.slices)), eager=True)
+        labels = materialize(_label_rows(result, inputs), eager=True)
         late = labels.agg(F.coalesce(F.sum("_late"), F.lit(0)).alias("rows")).collect()[0]["rows"]
         by_side = {side: labels.where(F.col("_side") == side).select("_hash", "label") for side in SIDES}
         return cls(name, pipeline, inputs, emitted, by_side, late)
@@ -233,14 +233,14 @@ class _DialectReplay:
         return self.pipeline.dialect
 
 
-def _label_rows(answer: ReplayResult, inputs: tuple[StoredInput, StoredInput]) -> DataFrame:
+def _label_rows(result: ReplayResult, inputs: tuple[StoredInput, StoredInput]) -> DataFrame:
     """Label the rows of both sides, by `_side` and `_hash`, with the number of `_late` rows; reads each output once."""
-    side_output = answer.late.select(
+    side_output = result.late.select(
         "side", *SIDES, F.col("reason").alias("_reason"), F.timestamp_millis("window_start").alias("_window")
     )
     no_reason = {"_reason": F.lit(None).cast("string"), "_window": F.lit(None).cast("timestamp")}
     is_buffered = F.col("evicted_in").isNull()
-    buffered = answer.carried.where(is_buffered).select("side", *SIDES).transform(with_columns, no_reason)
+    buffered = result.carried.where(is_buffered).select("side", *SIDES).transform(with_columns, no_reason)
     both = side_output.withColumn("_waits", F.lit(False)).unionByName(buffered.withColumn("_waits", F.lit(True)))
     columns = {source.side.name: source.side.emitted_columns for source in inputs}
     wide = both.select(
@@ -271,24 +271,25 @@ def _diff(first: _DialectReplay, second: _DialectReplay) -> list[DialectDifferen
     rows = materialize(diff.differing.withColumn("_id", F.monotonically_increasing_id()), eager=True)
     for source in first.inputs:
         rows = _add_labels(rows, source, first, second)
-    rules = {STREAM: _DialectPair(second, first).first_rule(), BATCH: _DialectPair(first, second).first_rule()}
-    missing = F.col("_missing_in")
+    # The first dialect's rows are the batch.
+    rules = {BATCH: _DialectPair(second, first).first_rule(), STREAM: _DialectPair(first, second).first_rule()}
+    only_in = F.col("_only_in")
     rows = materialize(
-        rows.withColumn("_rule", F.when(missing == STREAM, rules[STREAM]).otherwise(rules[BATCH])), eager=True
+        rows.withColumn("_rule", F.when(only_in == BATCH, rules[BATCH]).otherwise(rules[STREAM])), eager=True
     )
     rule = F.coalesce("_rule", _rule_of_partner(), F.lit("not derived"))
     counts = (
         rows.withColumn("_rule", rule)
-        .groupBy("_missing_in", "_rule")
+        .groupBy("_only_in", "_rule")
         .agg(
             F.sum("_copies").alias("rows"),
             F.min(as_example_json(F.struct(*map(quote_identifier, names)))).alias("example"),
         )
     )
-    dialects = {STREAM: (first.name, second.name), BATCH: (second.name, first.name)}
+    dialects = {BATCH: (first.name, second.name), STREAM: (second.name, first.name)}
     differences = [
         DialectDifference(
-            *dialects[row["_missing_in"]], row["_rule"], row["rows"], parse_example_json(row["example"], rows.schema)
+            *dialects[row["_only_in"]], row["_rule"], row["rows"], parse_example_json(row["example"], rows.schema)
         )
         for row in counts.collect()
     ]
@@ -298,7 +299,8 @@ def _diff(first: _DialectReplay, second: _DialectReplay) -> list[DialectDifferen
 
 def _add_labels(rows: DataFrame, source: StoredInput, *replays: _DialectReplay) -> DataFrame:
     """Add `_SIDE`, the hash of that input's row (null if absent), and its label by each dialect, `_SIDE_NAME`."""
-    side, columns = source.side.name, list(source.side.emitted_columns)
+    side = source.side.name
+    columns = list(source.side.emitted_columns)
     absent_in = {"left": ("padded_right",), "right": ("padded_left", *SEMI_ANTI_TYPES)}[side]
     row_hash = content_hash(rows, columns) if set(columns) <= set(rows.columns) else F.lit(None).cast("long")
     rows = rows.withColumn(f"_{side}", F.when(~F.col("_emission").isin(*absent_in), row_hash))
@@ -379,15 +381,16 @@ class _DialectPair:
 
 def _rule_of_partner() -> Column:
     """Return the rule of a pair that only the other dialect emits, for a row of it that is unmatched here."""
-    is_matched, missing = F.col("_emission") == "matched", F.col("_missing_in")
+    is_matched = F.col("_emission") == "matched"
+    only_in = F.col("_only_in")
 
     def rule_of_pair(side: SideName) -> Column:
         same_row = Window.partitionBy(F.coalesce(f"_{side}", "_id"))
         rules = {
-            table: F.first(F.when(is_matched & (missing == table), F.col("_rule")), ignorenulls=True).over(same_row)
+            table: F.first(F.when(is_matched & (only_in == table), F.col("_rule")), ignorenulls=True).over(same_row)
             for table in (BATCH, STREAM)
         }
-        opposite = F.when(missing == BATCH, rules[STREAM]).otherwise(rules[BATCH])
+        opposite = F.when(only_in == BATCH, rules[STREAM]).otherwise(rules[BATCH])
         return F.when(~is_matched & F.col(f"_{side}").isNotNull(), opposite)
 
     return F.coalesce(*map(rule_of_pair, SIDES))

@@ -32,7 +32,7 @@ def replay_slices(pipeline: Pipeline, inputs: Inputs, slices: range, *, drain: b
     """Replay slices from empty state.
 
     Args:
-        inputs: may have been opened for a pipeline with other settings.
+        inputs: May have been opened for a pipeline with other settings.
         drain: True if the inputs end after the last slice.
     """
     grid, inputs = Grid.from_config(pipeline.slices), apply_config(inputs, pipeline)
@@ -55,8 +55,8 @@ def replay_variants(
     The lane is the last of the join keys. `execution.lane_replay.add_lane` adds it to the rows of an output.
 
     Args:
-        pipelines: may differ in delays, lateness and bounds only.
-        transform: may replace the contents of `left` and `right` of the input rows.
+        pipelines: May differ in delays, lateness and bounds only.
+        transform: May replace the contents of `left` and `right` of the input rows.
     """
     first = pipelines[0]
     grid, inputs = Grid.from_config(first.slices), apply_config(inputs, first)
@@ -71,7 +71,8 @@ def replay_variants(
     schemas = get_schemas(inputs)
     join = _select_by_lane([create_join(pipeline, rows.sparkSession, schemas) for pipeline in pipelines], F.col(key))
     per_slice = join.buckets_per_slice or max(1, TARGET_BUCKETS // (len(slices) * len(pipelines)))
-    last, trace = slices[-1] if drain else None, get_query_trace(inputs)
+    last = slices[-1] if drain else None
+    trace = get_query_trace(inputs)
     lanes = [create_lane(pipeline, Watermarks(), last, trace) for pipeline in pipelines]
     return replay(rows, None, lanes, join, Buckets.create(grid, slices, per_slice))
 

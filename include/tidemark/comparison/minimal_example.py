@@ -33,7 +33,7 @@ from tidemark.ledger.row_content import content_hash
 from tidemark.sources.normalization import create_side
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
-from tidemark.timegrid.slices import Grid
+from tidemark.timegrid.slices import SYNTHETIC_GRID
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.values import Watermarks
 
@@ -51,8 +51,6 @@ _CAUSES = (
 )
 """The causes that the rules of the join decide."""
 _ORDER = ("clock", "tiebreak", "side")
-_GRID = Grid(0, 1 << 20)
-"""Slices of more microseconds than an example has events."""
 _EVENT_TABLE = "key string, lane long, id string, arrival long, ts long"
 
 
@@ -107,8 +105,8 @@ def find_minimal_example(
         number: Number of the difference among its examples.
 
     Raises:
-        UserError: no such difference, not a matter of the join's rules, or not shown by the rows around it.
-        InputError: an input is missing or unusable.
+        UserError: No such difference, not a matter of the join's rules, or not shown by the rows around it.
+        InputError: An input is missing or unusable.
     """
     cause, example = find_example(comparison, number)
     _require_reproducible(pipeline)
@@ -143,7 +141,7 @@ def _require_reproducible(pipeline: Pipeline) -> None:
     """Refuse joins that a vector of interval joins cannot express.
 
     Raises:
-        UserError: says which setting is the obstacle.
+        UserError: Says which setting is the obstacle.
     """
     inputs = (pipeline.left, pipeline.right)
     if (
@@ -193,7 +191,7 @@ def minimize(rows: Sequence[Any], passes: Callable[[Sequence[Sequence[Any]]], Se
     """Minimise rows by delta debugging, until none can be left out.
 
     Args:
-        passes: tests all candidate subsets of one round together; one result for each.
+        passes: Tests all candidate subsets of one round together; one result for each.
 
     >>> minimize("abcdefgh", lambda subsets: [{"c", "f"} <= set(subset) for subset in subsets])
     ['c', 'f']
@@ -311,7 +309,8 @@ def _sorted(events: Sequence[Event]) -> list[Event]:
 
 def _create_vector(pipeline: Pipeline, name: str, events: Sequence[Event]) -> Vector:
     """Return sorted events under the pipeline's settings as a vector, without expected output."""
-    interval, is_sql = pipeline.join.interval, pipeline.dialect == "flink-sql"
+    interval = pipeline.join.interval
+    is_sql = pipeline.dialect == "flink-sql"
     assert interval and interval.lower is not None and interval.upper is not None, "checked by the pipeline file"  # noqa: PT018
     lower, upper = to_millis(interval.lower), to_millis(interval.upper)
     inclusive = interval.lower_inclusive, interval.upper_inclusive
@@ -352,16 +351,16 @@ class DifferenceCheck:
 
     def __call__(self, contexts: Sequence[Sequence[Event]]) -> list[bool]:
         """Test whether each set of rows, added to those of the difference, reproduces it. Runs one job."""
-        answer = self._replay([_sorted([*self.targets, *context]) for context in contexts], slice_per_event=False)
+        result = self._replay([_sorted([*self.targets, *context]) for context in contexts], slice_per_event=False)
         lane = F.coalesce("left.lane", "right.lane")
-        pairs = answer.joined.select(lane.alias("lane"), F.col("left.id").alias("l"), F.col("right.id").alias("r"))
+        pairs = result.joined.select(lane.alias("lane"), F.col("left.id").alias("l"), F.col("right.id").alias("r"))
         emitting = {row["lane"] for row in pairs.distinct().collect() if (row["l"], row["r"]) == self.emission}
         return [(lane in emitting) == self.only_batch for lane in range(len(contexts))]
 
     def expect_stream_output(self, events: Sequence[Event]) -> dict[str, Any]:
         """Return the output that the stream wrote for sorted events: the pipeline's, but for the difference."""
-        answer = self._replay([events], slice_per_event=True)
-        joined, late = answer.joined.collect(), answer.late.where("reason = 'late'").collect()
+        result = self._replay([events], slice_per_event=True)
+        joined, late = result.joined.collect(), result.late.where("reason = 'late'").collect()
         rows = [
             {
                 **{f"{side}_id": row[side] and row[side]["id"] for side in SIDES},
@@ -382,28 +381,28 @@ class DifferenceCheck:
 
     def count_output(self, events: Sequence[Event]) -> tuple[int, int]:
         """Return the number of emissions and of late rows of sorted events."""
-        answer = self._replay([events], slice_per_event=False)
-        return answer.joined.count(), answer.late.where("reason = 'late'").count()
+        result = self._replay([events], slice_per_event=False)
+        return result.joined.count(), result.late.where("reason = 'late'").count()
 
     def _replay(self, streams: Sequence[Sequence[Event]], *, slice_per_event: bool) -> ReplayResult:
         """Replay streams of sorted events as lanes of one job; each arrives in one slice or in a slice per event."""
         rows: dict[str, list[tuple[Any, ...]]] = {side: [] for side in SIDES}
         for lane, events in enumerate(streams):
             for number, event in enumerate(events):
-                arrival = number + (number * _GRID.every if slice_per_event else 0)
+                arrival = number + (number * SYNTHETIC_GRID.every if slice_per_event else 0)
                 rows[event.side].append((event.key, lane, event.id, arrival, event.ts))
         slices = range(max(map(len, streams)) if slice_per_event else 1)
         pipeline = _pipeline_over_events(self.pipeline)
         tables = {side: self.spark.createDataFrame(rows[side], _EVENT_TABLE) for side in SIDES}
         key_types = [tables["left"].schema[name].dataType for name in ("key", "lane")]
         left, right = (
-            create_side(pipeline, side, tables[side].schema, key_types).normalize(tables[side], _GRID, 0)
+            create_side(pipeline, side, tables[side].schema, key_types).normalize(tables[side], SYNTHETIC_GRID, 0)
             for side in SIDES
         )
         normalized = left.unionByName(right, allowMissingColumns=True).withColumn("lane", F.col(key_name(1)))
         join = create_join(pipeline, self.spark, {side: table.schema for side, table in tables.items()})
         lanes = [create_lane(pipeline, Watermarks(), slices[-1])] * len(streams)
-        return replay(normalized, None, lanes, join, Buckets.create(_GRID, slices, join.buckets_per_slice))
+        return replay(normalized, None, lanes, join, Buckets.create(SYNTHETIC_GRID, slices, join.buckets_per_slice))
 
 
 def _pipeline_over_events(pipeline: Pipeline) -> Pipeline:

@@ -11,15 +11,16 @@ from pyspark.sql import types as T
 from tidemark.comparison.minimal_example import Event, MinimalExample, select_events, to_event
 from tidemark.comparison.multiset_diff import STREAM
 from tidemark.comparison.result import Cause
-from tidemark.config import Pipeline, TimeColumn
+from tidemark.config import Pipeline
 from tidemark.config.sides import SIDES, SideName
 from tidemark.errors import UserError
 from tidemark.pipeline_tests.case_file import find_case_file
 from tidemark.pipeline_tests.chain import Chain
 from tidemark.pipeline_tests.new_case import (
+    ArrivedRow,
     CaseDraft,
     NewCase,
-    NewRow,
+    create_new_rows,
     draft_case,
     require_new_case,
     select_relevant_columns,
@@ -35,7 +36,8 @@ def name_case(number: int) -> str:
 
 def describe_case(cause: Cause, pipeline: Pipeline, table: str) -> str:
     """Describe the test case for a difference to a table."""
-    is_extra, name = cause.missing_in == STREAM, pipeline.name
+    is_extra = cause.missing_in == STREAM
+    name = pipeline.name
     difference = f"{name} emits a row that {table} lacks" if is_extra else f"{table} has a row that {name} lacks"
     return f"{difference}: {cause.cause}"
 
@@ -73,7 +75,7 @@ def write_test_case(example: MinimalExample, table: str, pipeline_file: Path) ->
     sections = ["emissions", "late"]
     if view.pipeline.join.type != "inner":
         sections.append("padded")
-    rows = list(_create_rows(example, columns))
+    rows = list(create_new_rows(_list_arrived_rows(example, columns)))
     types = {str(side): {field.name: field.dataType for field in schema} for side, schema in columns.items()}
     case = NewCase(name_case(example.number), describe_case(example.cause, view.pipeline, table), rows, types, sections)
     draft = draft_case(view.spark, view.pipeline, pipeline_file, case)
@@ -89,16 +91,14 @@ def _choose_columns(example: MinimalExample, side: SideName) -> T.StructType:
     return next(select_relevant_columns(chain, source, schema) for source in chain.inputs if source.name == side)
 
 
-def _create_rows(example: MinimalExample, columns: dict[SideName, T.StructType]) -> Iterator[NewRow]:
-    """Yield the rows of an example in order of arrival, with their slices where arrivals are no column."""
+def _list_arrived_rows(example: MinimalExample, columns: dict[SideName, T.StructType]) -> Iterator[ArrivedRow]:
+    """Yield the rows of an example in order of arrival."""
     values = {side: _read_values(example, side, columns[side]) for side in SIDES}
-    view, slice_number = example.view, None
+    view = example.view
     for event in example.events:
         arrival = getattr(view.pipeline, event.side).arrival
         number = view.grid.number_at(event.clock)
-        needs_slice = not isinstance(arrival, TimeColumn | None) and number != slice_number
-        slice_number = number if needs_slice else slice_number
-        yield NewRow(event.side, values[event.side][event], view.grid.label(number) if needs_slice else None)
+        yield ArrivedRow(event.side, values[event.side][event], arrival, view.grid, number)
 
 
 def _read_values(example: MinimalExample, side: SideName, columns: T.StructType) -> dict[Event, Values]:

@@ -14,6 +14,8 @@ from tidemark.ledger.row_content import content_hash
 from tidemark.spark.materialization import materialize
 
 BATCH, STREAM = "batch", "stream"
+OTHER_TABLE = {BATCH: STREAM, STREAM: BATCH}
+"""The table that lacks a row, by the table that has it."""
 INEXACT = "_inexact"
 """Optional column of a table: True if a row had a value that the type of its column cannot hold. It equals no row."""
 
@@ -24,7 +26,7 @@ class MultisetDiff:
 
     differing: DataFrame
     """One row per content and `_slice`, the newest slices of a surplus: the columns of the tables (`_slice` is null for
-    rows of the stream only), `_missing_in` (`batch` or `stream`), `_copies` (surplus of the other table), `_batch` and
+    rows of the stream only), `_only_in` (`batch` or `stream`), `_copies` (surplus of that table), `_batch` and
     `_stream` (copies in each that are equal in all columns without tolerance)."""
     is_empty: bool
     """True if the tables are equal."""
@@ -43,9 +45,9 @@ def diff_multisets(
     in all columns without tolerance are paired in the order of the columns with one.
 
     Args:
-        names: columns to compare, of equal types in both tables. Others are passed through.
-        tolerances: columns that may differ, with the largest accepted difference.
-        unordered: columns whose arrays have no order.
+        names: Columns to compare, of equal types in both tables. Others are passed through.
+        tolerances: Columns that may differ, with the largest accepted difference.
+        unordered: Columns whose arrays have no order.
     """
     exact = [name for name in names if name not in tolerances]
     tables = {
@@ -55,10 +57,7 @@ def diff_multisets(
     keys = ["_hash", *(["_position"] if tolerances else [])]
     counts = _count_copies(tables, keys, tolerances)
     unequal = materialize(counts.where(F.greatest(BATCH, STREAM) > F.col("_same")), eager=True)
-    surpluses = [
-        _select_surplus(rows, unequal, keys, side, other)
-        for (side, rows), other in zip(tables.items(), (STREAM, BATCH), strict=True)
-    ]
+    surpluses = [_select_surplus(rows, unequal, keys, side) for side, rows in tables.items()]
     differing = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), surpluses)
     return MultisetDiff(differing.drop(*keys), unequal.isEmpty())
 
@@ -104,7 +103,7 @@ def _count_copies(tables: dict[str, DataFrame], keys: Sequence[str], tolerances:
     return grouped.select(*keys, *tables, same, *(total.alias(f"_{side}") for side, total in totals.items()))
 
 
-def _select_surplus(rows: DataFrame, unequal: DataFrame, keys: Sequence[str], side: str, other: str) -> DataFrame:
+def _select_surplus(rows: DataFrame, unequal: DataFrame, keys: Sequence[str], side: str) -> DataFrame:
     """Select the contents that one table has more often. Of equal rows those of the newest slices are the surplus."""
     surplus: Column = F.col(side) - F.col("_same")
     counts = unequal.where(surplus > 0).select(*keys, surplus.alias("_surplus"), "_batch", "_stream")
@@ -119,4 +118,4 @@ def _select_surplus(rows: DataFrame, unequal: DataFrame, keys: Sequence[str], si
     newest_first = Window.partitionBy(*keys).orderBy(F.desc("_start")).rowsBetween(Window.unboundedPreceding, -1)
     newer = F.coalesce(F.sum("_rows").over(newest_first), F.lit(0))
     copies = grouped.withColumn("_copies", F.least(F.col("_rows"), F.col("_surplus") - newer)).where("_copies > 0")
-    return copies.select("_row.*", *keys, "_copies", "_batch", "_stream", F.lit(other).alias("_missing_in"))
+    return copies.select("_row.*", *keys, "_copies", "_batch", "_stream", F.lit(side).alias("_only_in"))

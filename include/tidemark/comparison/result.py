@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
-from tidemark.comparison.multiset_diff import BATCH, STREAM
+from tidemark.comparison.multiset_diff import BATCH, OTHER_TABLE, STREAM
 from tidemark.comparison.setting_trials import SettingTrial
 from tidemark.config import Budget
 
@@ -116,11 +116,6 @@ class Comparison:
     labels: tuple[str, str] = (BATCH, STREAM)
     """Words for the pipeline's output and for the other table: `batch` and `stream`, or `candidate` and `live`."""
 
-    @property
-    def likely_settings(self) -> SettingTrial | None:
-        """Other settings under which the stream probably ran; None if none is supported."""
-        return self.setting_trials[0] if self.setting_trials and self.setting_trials[0].is_supported else None
-
     def summarize_example(self, example: Mapping[str, Any]) -> dict[str, Any]:
         """Select the leading columns of an example, and those that differ."""
         names = dict.fromkeys((*self.leading_columns, *example.get("_changed", ()))) or ("_slice",)
@@ -128,14 +123,16 @@ class Comparison:
 
     @property
     def causes_by_row(self) -> tuple[Cause, ...]:
-        """Causes that count each changed row once. Its examples have `_missing_in`: the table that lacks this value.
+        """Causes that count each changed row once. Its examples have `_only_in`: the table that has this value.
 
         A side can have more rows with a changed value than the other. They stay rows of this side.
         """
         values = [cause for cause in self.causes if cause.cause == CHANGED_VALUE]
         if not self.changed or len(values) < len((BATCH, STREAM)):
             return self.causes
-        by_side = [[{"_missing_in": cause.missing_in, **row} for row in cause.examples] for cause in reversed(values)]
+        by_side = [
+            [{"_only_in": OTHER_TABLE[cause.missing_in], **row} for row in cause.examples] for cause in reversed(values)
+        ]
         examples = tuple(row for pair in zip_longest(*by_side) for row in pair if row is not None)
         rest = (replace(cause, rows=cause.rows - self.changed, examples=()) for cause in values)
         changed = (Cause(CHANGED_VALUE, NEITHER, self.changed, examples), *(cause for cause in rest if cause.rows))
@@ -188,18 +185,20 @@ class Comparison:
         counts = zip((self.changed, self.missing, self.extra), kinds, strict=True)
         return ", ".join(f"{rows:,} {self.adapt_words(kind)}" for rows, kind in counts if rows)
 
+    def label_table(self, table: str) -> str:
+        """Return the word for a table, `batch` or `stream`."""
+        return self.labels[0] if table == BATCH else self.labels[1]
+
     def label_other_table(self, missing_in: str) -> str:
         """Return the word for the table that has rows which `missing_in` (as of a `Cause`) lacks."""
-        if missing_in == NEITHER:
-            return "in both"
-        return self.labels[0] if missing_in == STREAM else self.labels[1]
+        return "in both" if missing_in == NEITHER else self.label_table(OTHER_TABLE[missing_in])
 
     def adapt_words(self, text: str) -> str:
         """Replace the words for both tables in a text, where versions of a pipeline are compared.
 
         >>> comparison = Comparison("p", "t", None, "", "", 0, (), (), (), 0.0, labels=("candidate", "live"))
-        >>> comparison.adapt_words("a row of it was behind the stream's watermark")
-        "a row of it was behind the live version's watermark"
+        >>> comparison.adapt_words("an input row was late in the stream")
+        'an input row was late in the live version'
         """
         if self.labels == (BATCH, STREAM):
             return text

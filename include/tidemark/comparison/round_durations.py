@@ -34,17 +34,17 @@ def round_up(duration: timedelta, configured: timedelta) -> timedelta:
     >>> round_up(timedelta(minutes=41), timedelta(minutes=30))
     datetime.timedelta(seconds=2700)
     """
-    longer = (each for each in (*ROUND_DURATIONS, 2 * configured) if each >= duration)
+    longer = (candidate for candidate in (*ROUND_DURATIONS, 2 * configured) if candidate >= duration)
     return min(longer, default=-(-duration // timedelta(days=1)) * timedelta(days=1))
 
 
 def list_shorter(configured: timedelta) -> Iterator[timedelta]:
     """Yield the half of a duration, the next shorter round ones, and zero.
 
-    >>> [str(each) for each in list_shorter(timedelta(minutes=45))]
+    >>> [str(duration) for duration in list_shorter(timedelta(minutes=45))]
     ['0:22:30', '0:30:00', '0:20:00', '0:15:00', '0:10:00', '0:00:00']
     """
-    shorter = [each for each in reversed(ROUND_DURATIONS) if each < configured]
+    shorter = [candidate for candidate in reversed(ROUND_DURATIONS) if candidate < configured]
     millisecond = timedelta(milliseconds=1)
     half = configured / 2 // millisecond * millisecond
     yield from dict.fromkeys([half, *shorter[:_SHORTER_COUNT], timedelta()])

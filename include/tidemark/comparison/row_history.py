@@ -84,7 +84,7 @@ def read_row_histories(view: CommittedView, side: SideName, values: RowValues) -
         values: Texts by column, None for null; `parse_row` reads them.
 
     Raises:
-        UserError: no such column, no such row, or more than `MAX_ROWS` rows.
+        UserError: No such column, no such row, or more than `MAX_ROWS` rows.
     """
     return tuple(read_row_history(view, side, row) for row in find_rows(view, side, values))
 
@@ -106,35 +106,47 @@ class _HistoryReader:
             steps = self._describe_filtered()
         elif adopted := self._find_adopted_entry():
             steps = self._describe_adopted(adopted)
+        elif self.row["rejected"] in (_NO_ARRIVAL if self._has_arrival_clock else _NO_EVENT_TIME):
+            steps = self._describe_without_clock()
         else:
-            steps = self._describe()
+            steps = self._describe_read()
         schema = self.view.inputs[SIDES.index(self.side)].side.schema
         row = to_plain_row(self.row[self.side], schema)
         return RowHistory(self.view.pipeline.name, self.side, row, tuple(steps))
 
-    def _describe(self) -> Iterator[str]:
+    @property
+    def _has_arrival_clock(self) -> bool:
+        return self.view.pipeline.clock == "arrival"
+
+    def _describe_without_clock(self) -> Iterator[str]:
+        """Yield the events of a row without a usable clock, which a slice rejects."""
         view, row, label = self.view, self.row, self.view.grid.label
-        by_arrival = view.pipeline.clock == "arrival"
-        happened = self._happened
-        if row["rejected"] in (_NO_ARRIVAL if by_arrival else _NO_EVENT_TIME):
-            yield f"{happened}, arrived at no usable time" if by_arrival else happened
-            slices = [view.grid.number_at(late["_slice"]) for late in self._read_side_output()]
-            planned = max(view.end, view.grid.number_at(row["clock"]))
-            where = f"in slice {label(slices[0])}" if slices else f"by slice {label(planned)} when it runs"
-            yield f"rejected{self._join_name} {where}: {row['rejected']}"
-            return
-        home = view.grid.number_at(row["clock"])
-        exact_arrivals = view.inputs[SIDES.index(self.side)].changes.find_exact_arrival_start()
-        if exact_arrivals and row["clock"] < to_micros(exact_arrivals[0]):
+        yield f"{self._happened}, arrived at no usable time" if self._has_arrival_clock else self._happened
+        slices = [view.grid.number_at(late["_slice"]) for late in self._read_side_output()]
+        planned = max(view.end, view.grid.number_at(row["clock"]))
+        where = f"in slice {label(slices[0])}" if slices else f"by slice {label(planned)} when it runs"
+        yield f"rejected{self._join_name} {where}: {row['rejected']}"
+
+    def _describe_arrival(self, home: int) -> str:
+        """Describe the times of a row, and `home`, the slice of its clock."""
+        clock = self.row["clock"]
+        exact_arrivals = self.view.inputs[SIDES.index(self.side)].changes.find_exact_arrival_start()
+        if exact_arrivals and clock < to_micros(exact_arrivals[0]):
             start, reason = exact_arrivals
-            yield f"{happened}, arrived at an unknown time before {format_instant(start)}, because {reason}"
-        else:
-            arrival = f", arrived {format_micros(row['clock'])}" if by_arrival else ""
-            yield f"{happened}{arrival}: slice {label(home)}"
+            return f"{self._happened}, arrived at an unknown time before {format_instant(start)}, because {reason}"
+        arrival = f", arrived {format_micros(clock)}" if self._has_arrival_clock else ""
+        return f"{self._happened}{arrival}: slice {self.view.grid.label(home)}"
+
+    def _describe_read(self) -> Iterator[str]:
+        """Yield the events of a row with a usable clock: arrival, then rejection, or what the join did with it."""
+        view, label = self.view, self.view.grid.label
+        home = view.grid.number_at(self.row["clock"])
+        yield self._describe_arrival(home)
         if home not in view.ledger.entries and home >= view.end:
             yield f"has not been read yet: the last committed slice is {label(view.last.number)}"
             return
-        side_output, buffered = self._read_side_output(), self._read_buffered()
+        side_output = self._read_side_output()
+        buffered = self._read_buffered()
         losses = [late for late in side_output if late["reason"] in _WINDOW_LOSSES]
         rejected_or_late = [late for late in side_output if late["reason"] not in _WINDOW_LOSSES]
         slices = [*(late["_slice"] for late in rejected_or_late), *(rows["arrived"] for rows in buffered)]
@@ -149,18 +161,27 @@ class _HistoryReader:
         yield from (self._describe_lateness(late) for late in late_rows)
         if not late_rows:
             yield self._describe_on_time(home) if arrived == home else "on time"
-        has_explode = view.pipeline.explode is not None
-        replayed = self._describe_replayed(home, buffered) if has_explode and arrived == home else None
-        emitted = self._describe_emitted() if replayed is None else replayed
-        yield from emitted
-        if not emitted:
-            is_unknown = has_explode and replayed is None
-            yield f"no emission contains it{', or explode made no row of it' if is_unknown else ''}"
-        if emitted:
-            yield from self._describe_evictions()
+        yield from self._describe_emissions(home if arrived == home else None, buffered)
         yield from (_describe_loss(late) for late in losses)
         if not late_rows or late_rows[0]["reason"] in LATE_BUT_BUFFERED_REASONS:
             yield self._describe_end(buffered)
+
+    def _describe_emissions(self, home: int | None, buffered: Sequence[Row]) -> Iterator[str]:
+        """Yield the emissions of the row, and the windows that it left.
+
+        Args:
+            home: The slice of the row's clock, from which `explode` is replayed; None if a later slice read the row.
+            buffered: Result of `_read_buffered`.
+        """
+        has_explode = self.view.pipeline.explode is not None
+        replayed = self._describe_replayed(home, buffered) if has_explode and home is not None else None
+        emitted = self._describe_emitted() if replayed is None else replayed
+        yield from emitted
+        if emitted:
+            yield from self._describe_evictions()
+        else:
+            is_unknown = has_explode and replayed is None
+            yield f"no emission contains it{', or explode made no row of it' if is_unknown else ''}"
 
     def _find_adopted_entry(self) -> Entry | None:
         """Return the slice of the row if it is adopted, and the row has a usable clock."""
@@ -170,7 +191,8 @@ class _HistoryReader:
 
     def _describe_adopted(self, entry: Entry) -> Iterator[str]:
         """Yield the events of a row of an adopted slice since the pipeline took over."""
-        label, source = self.view.grid.label, AdoptedTable.from_json(str(entry.adopted_from))
+        label = self.view.grid.label
+        source = AdoptedTable.from_json(str(entry.adopted_from))
         yield f"{self._happened}: slice {label(entry.number)}"
         until = label(self.view.first_published)
         yield f"that slice is adopted: late rows and emissions before {until} are those of {source.table}"
@@ -216,7 +238,8 @@ class _HistoryReader:
         return matches.transform(with_columns, times).collect()
 
     def _describe_lateness(self, late: Row) -> str:
-        lateness, reason = late["lateness_ms"], _LATENESS_LABELS.get(late["reason"], late["reason"])
+        lateness = late["lateness_ms"]
+        reason = _LATENESS_LABELS.get(late["reason"], late["reason"])
         position = "behind" if lateness >= 0 else "ahead of"
         sentence = f"{reason}{self._join_name}: {_span(abs(lateness))} {position} the watermark"
         source = getattr(self.view.pipeline, late["limiting_side"])
@@ -244,7 +267,9 @@ class _HistoryReader:
     def _describe_on_time(self, number: int) -> str:
         """Describe how far ahead of the watermark the row was. Replays its slice, because no table stores that."""
         view = self.view
-        pipeline, grid, entry = view.pipeline, view.grid, view.ledger.entry(number - 1)
+        pipeline = view.pipeline
+        grid = view.grid
+        entry = view.ledger.entry(number - 1)
         if pipeline.join.time == "processing":
             return "on time, as all rows are on processing time"
         slices = range(number, number + 1)
@@ -294,7 +319,9 @@ class _HistoryReader:
         Returns:
             None for coGroups, and if the checkpoint that the first of these slices continued has expired.
         """
-        view, pipeline, before = self.view, self.view.pipeline, self.view.ledger.entry(home - 1)
+        view = self.view
+        pipeline = self.view.pipeline
+        before = self.view.ledger.entry(home - 1)
         if pipeline.join.api == "cogroup" or (self.side == "right" and pipeline.join.type in SEMI_ANTI_TYPES):
             return None
         carried = before if before and any(before.carried) else None
@@ -319,7 +346,9 @@ class _HistoryReader:
     def _replay_emissions(self, slices: range, carried: Entry | None) -> DataFrame:
         """Replay slices from the state before them, and return their rows before `explode`."""
         view, pipeline, grid = self.view, self.view.pipeline, self.view.grid
-        before, last, lane = view.ledger.entry(slices[0] - 1), view.last, F.lit(0)
+        before = view.ledger.entry(slices[0] - 1)
+        last = view.last
+        lane = F.lit(0)
         rows = read_input_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED)).withColumn(
             "lane", lane
         )
@@ -329,10 +358,11 @@ class _HistoryReader:
             else None
         )
         join = create_join(pipeline, view.spark, get_schemas(view.inputs))
-        marks, drain = before.watermarks if before else Watermarks(), last.number if last.drained else None
-        stream = create_lane(pipeline, marks, drain, get_query_trace(view.inputs))
-        answer = replay(rows, state, [stream], join, Buckets.create(grid, slices, join.buckets_per_slice))
-        return flatten_emissions(answer.joined, pipeline, grid)
+        watermarks = before.watermarks if before else Watermarks()
+        drain = last.number if last.drained else None
+        stream = create_lane(pipeline, watermarks, drain, get_query_trace(view.inputs))
+        result = replay(rows, state, [stream], join, Buckets.create(grid, slices, join.buckets_per_slice))
+        return flatten_emissions(result.joined, pipeline, grid)
 
     def _describe_quarantined(self, columns: Mapping[str, str]) -> Iterator[str]:
         """Yield a line per slice with emissions of the row in quarantine."""
@@ -348,13 +378,15 @@ class _HistoryReader:
 
     def _describe_evictions(self) -> Iterator[str]:
         """Yield a line per window that the row was emitted in, and that fired again without it."""
-        join, columns = self.view.pipeline.join, self.view.map_columns(self.side)
+        join = self.view.pipeline.join
+        columns = self.view.map_columns(self.side)
         is_purging = join.trigger is not None and join.trigger.purging
         names = {getattr(pair, self.side) for pair in join.keys}
         keys = {name: source for name, source in columns.items() if source in names}
         if not (is_purging or join.evictor) or set(keys.values()) != names:
             return
-        row, window = self.row[self.side], ("_window_start", "_window_end")
+        row = self.row[self.side]
+        window = ("_window_start", "_window_end")
         has_same_key = (F.col(quote_identifier(name)) == F.lit(row[source]) for name, source in keys.items())
         same_key = self.view.read_emissions().where(reduce(Column.__and__, has_same_key))
         last = self._select_matches(same_key, columns).groupBy(*window).agg(F.max("_pane").alias("last"))

@@ -32,13 +32,18 @@ RowValues = Mapping[str, str | None]
 """Values of a row as texts, by column; None for null."""
 
 
+def is_scalar(value: object) -> bool:
+    """Return True for a value that a row can be found by: no null, list, map or struct."""
+    return isinstance(value, bool | int | float | str)
+
+
 def parse_row(text: str) -> dict[str, str | None]:
     r"""Parse the values of a row. A value in quotes may have commas, blank ends, and escapes as in Python.
 
     `null` in any case, as in SQL, is no text but null.
 
     Raises:
-        ValueError: invalid syntax.
+        ValueError: Invalid syntax.
 
     >>> parse_row("carrier=UA, flight=1545, tailnum='N1 \t'")
     {'carrier': 'UA', 'flight': '1545', 'tailnum': 'N1 \t'}
@@ -90,7 +95,7 @@ def find_rows(view: CommittedView, side: SideName, values: RowValues) -> list[Ro
     """Find the rows of an input with these values, normalized and with their `_hash`.
 
     Raises:
-        UserError: no such column, no such row, or more than `MAX_ROWS` rows.
+        UserError: No such column, no such row, or more than `MAX_ROWS` rows.
     """
     source = view.inputs[SIDES.index(side)]
     schema = source.side.schema

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from tidemark.comparison.committed_view import CommittedView
-from tidemark.comparison.multiset_diff import BATCH
+from tidemark.comparison.multiset_diff import STREAM
 from tidemark.comparison.round_durations import list_shorter, round_up
 from tidemark.config import Pipeline, with_overrides
 from tidemark.config.pipeline import Dialect
@@ -31,7 +31,8 @@ SettingChanges = Mapping[str, str | tuple[str, ...]]
 
 def suggest_settings(unexplained: DataFrame, view: CommittedView, stream: DataFrame) -> Iterator[SettingChanges]:
     """Yield valid settings that may explain rows without a cause; those of the pipeline's dialect first."""
-    pipeline, evidence = view.pipeline, _Evidence.from_rows(unexplained)
+    pipeline = view.pipeline
+    evidence = _Evidence.from_rows(unexplained)
     suggestions: list[SettingChanges] = [
         *_suggest_bounds(pipeline, evidence, view, stream),
         *_suggest_longer_delays(pipeline, evidence),
@@ -65,7 +66,7 @@ class _Evidence:
     @classmethod
     def from_rows(cls, rows: DataFrame) -> _Evidence:
         """Compute the statistics in one query."""
-        only_stream = F.col("_missing_in") == BATCH
+        only_stream = F.col("_only_in") == STREAM
         labels = left, right = tuple(F.col(f"_{side}_batch") for side in SIDES)
 
         def lateness(*sides: str) -> Column:

@@ -37,8 +37,8 @@ PROVENANCE_COLUMNS = ("_emission", *WINDOW_COLUMNS)
 def replay_emissions(view: CommittedView, changes: SettingChanges) -> DataFrame:
     """Replay a view's slices from empty state under other settings; return emissions in the form of the table."""
     pipeline = with_overrides(view.pipeline, changes)
-    answer = replay_slices(pipeline, view.inputs, _committed_range(view), drain=view.last.drained)
-    return select_emissions(answer.joined, pipeline, view.grid)
+    result = replay_slices(pipeline, view.inputs, _committed_range(view), drain=view.last.drained)
+    return select_emissions(result.joined, pipeline, view.grid)
 
 
 def search_settings(
@@ -49,8 +49,8 @@ def search_settings(
     The first round has few settings each. If none of them explains all rows, the second one has pairs of single ones.
 
     Args:
-        names: the columns to compare.
-        until: clock up to which the stream has read (microseconds, exclusive). Later emissions contradict nothing.
+        names: The columns to compare.
+        until: Clock up to which the stream has read (microseconds, exclusive). Later emissions contradict nothing.
 
     Returns:
         The trials, the best first, and the `_id` of the rows that the best one explains.
@@ -62,12 +62,13 @@ def search_settings(
         candidates = [changes for changes in candidates if WINDOW_OFFSET in changes]
     if not candidates:
         return (), None
-    rounds, pipeline = [search.try_settings(candidates)], view.pipeline
+    rounds = [search.try_settings(candidates)]
+    pipeline = view.pipeline
     trials = sort_trials(pipeline, rounds[0].trials)
     if not rounds[0].is_perfect(trials[0]) and (combined := combine_settings(pipeline, trials)):
         rounds.append(search.try_settings(combined))
         trials = sort_trials(pipeline, [*trials, *rounds[1].trials])
-    best = next(each for each in rounds if trials[0] in each.trials)
+    best = next(search_round for search_round in rounds if trials[0] in search_round.trials)
     return tuple(trials), search.select_agreeing(best, trials[0])
 
 
@@ -244,9 +245,10 @@ def _replay_candidates(
     pipelines = [with_overrides(view.pipeline, changes) for changes in candidates.values()]
     if hasher.from_input_hashes:
         pipelines = [pipeline.model_copy(update={"select": None}) for pipeline in pipelines]
-    slices, drain = _committed_range(view), view.last.drained
-    answer = replay_variants(pipelines, view.inputs, slices, drain=drain, transform=hasher.reduce_inputs)
-    emitted = select_emissions(add_lane(answer.joined), pipelines[0], view.grid)
+    slices = _committed_range(view)
+    drain = view.last.drained
+    result = replay_variants(pipelines, view.inputs, slices, drain=drain, transform=hasher.reduce_inputs)
+    emitted = select_emissions(add_lane(result.joined), pipelines[0], view.grid)
     # Columns that this dialect does not provide are null.
     missing = {name for name in hasher.other_columns if name not in emitted.columns}
     emitted = emitted.transform(with_columns, dict.fromkeys(missing, F.lit(None)))

@@ -90,7 +90,8 @@ class WhatIf:
         if not sufficient:
             best = max(self.outcomes, key=self.matched_share)
             return f"no value up to {self.outcomes[-1].value} keeps {target:.0%} of pairs; {self._format(best)}"
-        chosen, best = sufficient[0], max(sufficient, key=self.matched_share)
+        chosen = sufficient[0]
+        best = max(sufficient, key=self.matched_share)
         if best.matched == chosen.matched:
             return f"{self._format(chosen)}; higher values cost state and keep no more"
         factor = best.state_rows / max(chosen.state_rows, 1)
@@ -109,8 +110,8 @@ def vary_setting(
     Each value is a lane of one job, which uses the replay of `run`; so its outcome is that of a run under the value.
 
     Raises:
-        UserError: the setting cannot be varied, or a value is invalid.
-        InputError: an input is missing or unusable.
+        UserError: The setting cannot be varied, or a value is invalid.
+        InputError: An input is missing or unusable.
     """
     if setting not in VARIABLE_SETTINGS:
         raise UserError(
@@ -134,8 +135,8 @@ def vary_setting(
         delays = [f"{side}.watermark_delay" for side in SIDES if getattr(pipeline, side).watermark_delay is not None]
         pipelines.append(_with_durations(pipeline, dict.fromkeys(delays, UNLIMITED_DELAY)))
     with tune_for_replays(spark, inputs, len(pipelines)):
-        answer = replay_variants(pipelines, inputs, slices, drain=True)
-        outcomes = _compute_outcomes(answer, pipelines, inputs, grid, slices)
+        result = replay_variants(pipelines, inputs, slices, drain=True)
+        outcomes = _compute_outcomes(result, pipelines, inputs, grid, slices)
     named = [replace(outcome, value=format_duration(value)) for outcome, value in zip(outcomes, values, strict=False)]
     without_lateness = outcomes[-1] if decides_lateness else None
     start, end = grid.label(slices[0]), grid.label(slices[-1] + 1)
@@ -178,8 +179,8 @@ def select_slices(
     """Return the slices from a start (inclusive) to an end (exclusive); by default all that contain rows.
 
     Raises:
-        UserError: off the grid, or empty.
-        InputError: an input is missing or unusable.
+        UserError: Off the grid, or empty.
+        InputError: An input is missing or unusable.
     """
     grid = Grid.from_config(pipeline.slices)
     first = grid.parse_boundary(start, "--from") if start else 0
@@ -203,16 +204,16 @@ def _with_durations(pipeline: Pipeline, changes: dict[str, timedelta]) -> Pipeli
 
 
 def _compute_outcomes(
-    answer: ReplayResult,
+    result: ReplayResult,
     pipelines: Sequence[Pipeline],
     inputs: tuple[StoredInput, StoredInput],
     grid: Grid,
     slices: range,
 ) -> list[Outcome]:
-    emitted = _count_emissions(answer, pipelines[0], inputs, grid)
-    late_rows = add_lane(answer.late).where(F.col("reason").isin(*_LATE)).groupBy("lane", "side").count().toPandas()
+    emitted = _count_emissions(result, pipelines[0], inputs, grid)
+    late_rows = add_lane(result.late).where(F.col("reason").isin(*_LATE)).groupBy("lane", "side").count().toPandas()
     late = late_rows.set_index(["lane", "side"])["count"].to_dict()
-    carried = answer.carried.groupBy("lane", "side", "carried_from", "evicted_in").count().toPandas()
+    carried = result.carried.groupBy("lane", "side", "carried_from", "evicted_in").count().toPandas()
     sizes = pd.Series([source.table.bytes_per_row for source in inputs], index=[source.side.name for source in inputs])
     outcomes = []
     for lane in range(len(pipelines)):
@@ -237,10 +238,10 @@ def _compute_outcomes(
 
 
 def _count_emissions(
-    answer: ReplayResult, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], grid: Grid
+    result: ReplayResult, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], grid: Grid
 ) -> pd.DataFrame:
     """Count emissions (`rows`) by lane and kind, and sum the `delay` from their event times, in microseconds."""
-    output = select_emissions(add_lane(answer.joined), pipeline, grid)
+    output = select_emissions(add_lane(result.joined), pipeline, grid)
     names = [(source.side, f"{source.side.name}_{source.side.event_time.name}") for source in inputs]
     times = [replace(side.event_time, name=name).micros for side, name in names if name in output.columns]
     end = grid.end_column(F.unix_micros("_slice"))

@@ -36,9 +36,9 @@ def find_window_shift(unexplained: DataFrame, names: Sequence[str], unordered: C
     content = content_hash(unexplained, [name for name in names if name not in WINDOW_COLUMNS], unordered)
     # A row is in several sliding windows, so the first ones are compared.
     start = F.unix_micros(WINDOW_COLUMNS[0])
-    first = {table: F.min(F.when(F.col("_missing_in") == table, start)).alias(table) for table in (BATCH, STREAM)}
+    first = {table: F.min(F.when(F.col("_only_in") == table, start)).alias(table) for table in (BATCH, STREAM)}
     shifts = unexplained.groupBy(content.alias("content")).agg(*first.values())
-    counted = shifts.groupBy((F.col(BATCH) - F.col(STREAM)).alias("shift")).agg(F.count("*").alias("contents"))
+    counted = shifts.groupBy((F.col(STREAM) - F.col(BATCH)).alias("shift")).agg(F.count("*").alias("contents"))
     rows = counted.orderBy(F.desc("contents")).take(_MAX_SHIFTS)
     if not rows or not rows[0]["shift"] or rows[0]["contents"] < _MIN_SHARE * sum(row["contents"] for row in rows):
         return None

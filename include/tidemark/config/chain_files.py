@@ -32,7 +32,7 @@ def list_upstreams(pipeline: Pipeline) -> list[Pipeline]:
     """
     upstreams: dict[str, Pipeline] = {}
     for upstream in load_upstreams(pipeline).values():
-        upstreams |= {each.name: each for each in (*list_upstreams(upstream), upstream)}
+        upstreams |= {source.name: source for source in (*list_upstreams(upstream), upstream)}
     return list(upstreams.values())
 
 
@@ -62,7 +62,7 @@ def load_readers(pipeline: Pipeline) -> list[tuple[Pipeline, SideName]]:
 def _load_upstream(pipeline: Pipeline, side: SideName) -> Pipeline:
     source: Input = getattr(pipeline, side)
     name = pipeline.upstreams[side].pipeline
-    upstream = next((each for each in _load_files(pipeline, name) if _is_output_of(source, each)), None)
+    upstream = next((loaded for loaded in _load_files(pipeline, name) if _is_output_of(source, loaded)), None)
     if upstream is None:
         folders = " or ".join(map(str, _list_folders(pipeline)))
         raise PipelineFileError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from tidemark.config.pipeline import Pipeline
-from tidemark.formatting import ToDict
+from tidemark.formatting import ToDict, to_single_line
 
 Effect = Literal["new pipeline", "new output", "all slices", "slices since", "new slices", "no rows"]
 """Effect of a change, from the most to the least severe.
@@ -69,6 +69,15 @@ def flatten_settings(settings: Any, prefix: str = "") -> dict[str, Any]:
         for key, part in items
         for name, value in flatten_settings(part, f"{prefix}.{key}" if prefix else str(key)).items()
     }
+
+
+def format_setting(value: Any) -> str:
+    """Format a setting's flattened value on a single line: `not set` if it is absent.
+
+    >>> format_setting(None)
+    'not set'
+    """
+    return "not set" if value is None else to_single_line(str(value))
 
 
 def _effect_of(name: str, affecting: set[str]) -> Effect:

@@ -177,7 +177,8 @@ def _check_placeholders(content: dict[str, Any], location: str) -> None:
 
 def _with_suite(content: dict[str, Any], path: Path) -> dict[str, Any]:
     """Append the expectations of the suite that a pipeline file names to its own."""
-    name, expectations = content.get("expectation_suite"), content.get("quality") or []
+    name = content.get("expectation_suite")
+    expectations = content.get("quality") or []
     if not isinstance(name, str) or not isinstance(expectations, list):
         return content  # the validation of these fields describes the problem
     try:
@@ -205,7 +206,8 @@ def _resolve_shared_inputs(content: dict[str, Any], path: Path) -> tuple[dict[st
         fields = {USE: value} if isinstance(value, str) else value
         if not isinstance(fields, dict) or USE not in fields:
             continue
-        name, overrides = fields[USE], {field: value for field, value in fields.items() if field != USE}
+        name = fields[USE]
+        overrides = {field: value for field, value in fields.items() if field != USE}
         try:
             inputs[side] = {**_read_shared_input(name, path.parent / _INPUTS_FOLDER), **overrides}
         except PipelineFileError as error:
@@ -238,7 +240,7 @@ def _load_upstream(name: str, path: Path) -> Pipeline:
     """Load a pipeline that another one reads."""
     file = _find_reference_file(name, path.parent)
     if file in (chain := (*_loading.get(), path.resolve())):
-        names = " reads ".join(each.stem for each in (*chain, file))
+        names = " reads ".join(path.stem for path in (*chain, file))
         raise PipelineFileError(f"{names}. A chain must not read its own output.")
     token = _loading.set(chain)
     try:

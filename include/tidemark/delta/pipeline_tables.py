@@ -53,7 +53,7 @@ class PipelineTables:
         """Check that delta-rs can write to this location, and that the store can prevent conflicting commits.
 
         Raises:
-            ForbiddenPathError: delta-rs misreads the path, or the store cannot prevent conflicting commits.
+            ForbiddenPathError: Delta-rs misreads the path, or the store cannot prevent conflicting commits.
         """
         check_store(self.root)
         if (misread_match := _MISREAD_BY_DELTA_RS.search(self.root)) is not None:

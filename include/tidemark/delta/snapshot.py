@@ -58,7 +58,7 @@ class DeltaSnapshot:
         """Open a table, by default at its latest version; None if it does not exist.
 
         Raises:
-            DeltaError: delta-rs cannot read the table, or it has no such version. The message begins with the path.
+            DeltaError: Delta-rs cannot read the table, or it has no such version. The message begins with the path.
         """
         try:
             return cls(path, DeltaTable(path, version=version))

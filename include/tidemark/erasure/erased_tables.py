@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from tidemark.config.output_stream import OUTPUT_STREAM
-from tidemark.tables.table_changes import FOLLOWING, QUARANTINED
+from tidemark.tables.table_changes import LEDGER_MANAGED_TABLES, QUARANTINED
 
 RowKind = Literal["input row", "emission"]
 """`input row`: the row of one input as a struct, in the column `left` or `right` that `side` names. `emission`: output
@@ -24,7 +24,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
 }
 """Kind of row by table, of all tables that contain rows of the inputs. An erasure covers these tables."""
 
-ERASED_LEDGER_TABLES = tuple(name for name in ROW_KINDS if name in FOLLOWING)
+ERASED_LEDGER_TABLES = tuple(name for name in ROW_KINDS if name in LEDGER_MANAGED_TABLES)
 """The tables of `ROW_KINDS` that follow the ledger: these two constants decide how an erasure covers them.
 
 A table that does not follow it has code of its own in `plan` and `row_erasure`, as `REJECTED_OUTPUT` has.

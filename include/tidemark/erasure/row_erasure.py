@@ -35,7 +35,7 @@ from tidemark.ledger.ledger_table import read_newest_rows
 from tidemark.ledger.rewrite_verification import verify_same_rows
 from tidemark.ledger.state_fingerprint import compute_fingerprints, state_parts
 from tidemark.ledger.transaction import LedgerTransaction
-from tidemark.tables.run_files import FOLDER, SLICE_COLUMNS, run_of, spans, stage_run
+from tidemark.tables.run_files import FOLDER, SLICE_COLUMNS, list_slices_by_file, parse_run, stage_run
 from tidemark.tables.table_changes import QUARANTINED, TableChanges
 from tidemark.timegrid.slices import group_consecutive
 
@@ -64,7 +64,9 @@ def erase_rows(spark: SparkSession, plan: ErasurePlan, user: str) -> ErasureReco
     before = {name: log.version for name, log in logs.items() if log}
     record = ErasureRecord(dict(plan.where), user, format_instant(datetime.now(UTC)), plan.row_counts, {})
     fingerprints = _compute_fingerprints(spark, plan)
-    transaction = LedgerTransaction(ledger, ledger.number + 1, TableChanges({}, removed_files=removed_files), before)
+    transaction = LedgerTransaction(
+        ledger, ledger.last_commit + 1, TableChanges({}, removed_files=removed_files), before
+    )
     transaction.commit(list(_create_ledger_rows(plan, record, transaction, fingerprints)))
     return record
 
@@ -75,15 +77,16 @@ def _isolate_matching_rows(spark: SparkSession, plan: ErasurePlan, name: str) ->
     Raises:
         SliceOrderError: Another process has changed the files since the plan.
     """
-    path, matching = getattr(plan.ledger.tables, name), plan.matching_files[name]
+    path = getattr(plan.ledger.tables, name)
+    matching = plan.matching_files[name]
     log = _require_files(DeltaTableHandle.open(path), path, matching)
     rows = dict(zip(log.files["path"], log.files["rows"], strict=True))
     mixed = [file for file, count in matching.items() if rows[file] != count]
     is_match = match_rows(spark, plan.pipeline, plan.where, log, name)
     remaining_files: list[DataFile] = []
     isolated_files: list[DataFile] = []
-    for run in sorted(set(map(run_of, mixed))):
-        run_files = [file for file in mixed if run_of(file) == run]
+    for run in sorted(set(map(parse_run, mixed))):
+        run_files = [file for file in mixed if parse_run(file) == run]
         source = read_files(spark, log.path, log.schema, run_files)
         remaining_rows, matching_rows = source.where(~is_match), source.where(is_match).coalesce(1)
         remaining, isolated = stage_run(remaining_rows, log.path, run), stage_run(matching_rows, log.path, run)
@@ -127,10 +130,11 @@ def strip_value_statistics(stats: str) -> str:
 
 def _compute_fingerprints(spark: SparkSession, plan: ErasurePlan) -> dict[int, str]:
     """Compute the fingerprint, without the erased rows, of each state that loses rows."""
-    ledger, log = plan.ledger, DeltaTableHandle.open(plan.ledger.tables.checkpoint)
+    ledger = plan.ledger
+    log = DeltaTableHandle.open(plan.ledger.tables.checkpoint)
     if log is None or not plan.carried_rows:
         return {}
-    slices_of_file = spans(log, "checkpoint", ledger.grid)
+    slices_of_file = list_slices_by_file(log, "checkpoint", ledger.grid)
     changed_slices = set(plan.carried_rows)
     paths = [path for path, span in slices_of_file.items() if span is None or changed_slices.intersection(span)]
     stored_slices = {number for path in paths for number in slices_of_file[path] or ledger.entries}
@@ -154,7 +158,8 @@ def _create_ledger_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield ledger rows of slices that lose rows or continue a state that does, and of the last slice."""
     ledger = plan.ledger
-    stored, last = read_newest_rows(ledger.tables), ledger.last
+    stored = read_newest_rows(ledger.tables)
+    last = ledger.last
     assert last is not None, "something is committed"
     continued = {n + 1 for n in fingerprints if _is_continuation(ledger, n + 1)}
     for number in sorted({*plan.slice_numbers, *continued, last.number}):

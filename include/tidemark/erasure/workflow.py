@@ -28,7 +28,7 @@ from tidemark.erasure.row_erasure import erase_rejected_rows, erase_rows
 from tidemark.errors import UserError
 from tidemark.formatting import ToDict
 from tidemark.joins.factory import create_join
-from tidemark.ledger.config_fingerprint import slices_with_other_settings
+from tidemark.ledger.config_fingerprint import find_slices_with_other_settings
 from tidemark.ledger.ledger import Ledger
 from tidemark.quality.gx import data_docs
 from tidemark.sources.resolution import open_inputs
@@ -113,7 +113,8 @@ def _erase_unfinished_candidate(
     Files written after `before` may belong to a run that does not read the erased rows.
     """
     live = PipelineTables.from_config(pipeline, lake)
-    root, is_dropped = f"{live.root}/{CANDIDATES_FOLDER}/{name}", is_being_dropped(live, name)
+    root = f"{live.root}/{CANDIDATES_FOLDER}/{name}"
+    is_dropped = is_being_dropped(live, name)
     sizes = {
         info.path: info.size
         for info in open_filesystem(root).get_file_info(pafs.FileSelector("", recursive=True))
@@ -135,7 +136,7 @@ def _plan_version(spark: SparkSession, pipeline: Pipeline, lake: str, where: Map
     version = with_live_settings(pipeline, lake)
     ledger = Ledger.from_pipeline(version, lake)
     settings = ledger.last.settings if ledger.last else ""
-    if mismatch := next(slices_with_other_settings(ledger.entries.values(), settings, ledger.grid), None):
+    if mismatch := next(find_slices_with_other_settings(ledger.entries.values(), settings, ledger.grid), None):
         first = ledger.grid.label(mismatch[0])
         raise UserError(
             f"slices of {format_version_name(version)} from {first} on ran under other settings than the last one. Run "
@@ -169,7 +170,8 @@ def _execute(spark: SparkSession, plan: ErasurePlan, user: str, *, dry_run: bool
     tables, grid, where = plan.ledger.tables, plan.ledger.grid, plan.where
     row_counts = plan.row_counts | ({REJECTED_OUTPUT: plan.rejected_rows} if plan.rejected_rows else {})
     slices = tuple((grid.label(span.start), grid.label(span.stop)) for span in group_consecutive(plan.slice_numbers))
-    deleted_files, remaining_files = RemovedFiles(), 0
+    deleted_files = RemovedFiles()
+    remaining_files = 0
     if dry_run:
         now = datetime.now(UTC)
         deleted_files = list_files(find_leftover_files(spark, plan.pipeline, tables, where, now))

@@ -70,7 +70,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Question:
     """A setting that only the user can know."""
 
     subject: str
@@ -90,7 +90,7 @@ class DecisionMaker(Protocol):
     def choose(self, choice: Choice) -> Candidate:
         """Choose a candidate."""
 
-    def enter(self, entry: Entry) -> str:
+    def answer(self, question: Question) -> str:
         """Enter a value, and return it in the form of a pipeline file."""
 
 
@@ -110,12 +110,12 @@ class Defaults:
             )
         return default
 
-    def enter(self, entry: Entry) -> str:
+    def answer(self, question: Question) -> str:
         """Refuse to guess.
 
         Raises:
             UserError: Always.
         """
-        hint = f" {entry.hint}" if entry.hint else ""
-        example = f"{entry.example}, or --{entry.alternative}" if entry.alternative else entry.example
-        raise UserError(f"the {entry.subject} is your decision. Pass {entry.option}, such as {example}.{hint}")
+        hint = f" {question.hint}" if question.hint else ""
+        example = f"{question.example}, or --{question.alternative}" if question.alternative else question.example
+        raise UserError(f"the {question.subject} is your decision. Pass {question.option}, such as {example}.{hint}")

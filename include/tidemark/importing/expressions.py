@@ -79,7 +79,7 @@ def transform_columns(expression: Expression, transform: Callable[[Column | Wind
         case Column() | WindowColumn():
             return transform(expression)
         case Call(operands=operands):
-            return replace(expression, operands=tuple(transform_columns(each, transform) for each in operands))
+            return replace(expression, operands=tuple(transform_columns(operand, transform) for operand in operands))
     return expression
 
 

@@ -104,7 +104,7 @@ def import_spark_join(plan: Tree, name: str, number: int | None, settings: Mappi
     joins = list(_list_joins(plan))
     if not joins:
         raise ImportRefusedError("the query has no join of two streams. Return the DataFrame of a stream-stream join.")
-    join_plan = choose_join(joins, number, lambda each: each.description)
+    join_plan = choose_join(joins, number, lambda join: join.description)
     join_type = join_plan.join_type
     if join_type not in _JOIN_TYPES:
         raise ImportRefusedError(

@@ -19,7 +19,7 @@ from tidemark.config.pipeline import Dialect
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration, format_instant, from_micros, parse_duration, parse_instant, to_micros
 from tidemark.errors import UserError
-from tidemark.importing.choice import Candidate, Choice, DecisionMaker, Entry
+from tidemark.importing.choice import Candidate, Choice, DecisionMaker, Question
 from tidemark.importing.delay_proposal import compute_late_share, create_delay_choice, describe_disorder
 from tidemark.importing.draft import Draft, Section, Setting
 from tidemark.importing.draft_completion import DEFAULT_SLICE, ImportOptions, create_draft, floor_to_slice
@@ -199,8 +199,8 @@ class _Proposal:
         for name in ("lower", "upper"):
             text = getattr(options, name)
             if text is None:
-                text = self._decisions.enter(
-                    Entry(
+                text = self._decisions.answer(
+                    Question(
                         f"{name} bound of right time - left time",
                         f"--{name}",
                         "'1 hour'",
@@ -210,8 +210,10 @@ class _Proposal:
                     )
                 )
             if text == "window":
-                entry = Entry("size of the tumbling windows", "--window", "'1 hour'", partial(_format, "--window"))
-                return {"window": {"tumbling": Setting(self._decisions.enter(entry), "--window")}}
+                question = Question(
+                    "size of the tumbling windows", "--window", "'1 hour'", partial(_format, "--window")
+                )
+                return {"window": {"tumbling": Setting(self._decisions.answer(question), "--window")}}
             bounds[name] = Setting(_format(f"--{name}", text), f"--{name}")
         bounds["lower"] = Setting(bounds["lower"].value, f"--lower. {distances}" if distances else "--lower")
         return {"interval": dict(bounds)}
@@ -223,16 +225,16 @@ class _Proposal:
         if self._options.dialect != "spark":
             return Setting(DEFAULT_SLICE, "default; it does not change the rows")
         subject = "time between two micro-batches, which are the slices,"
-        entry = Entry(subject, f"--set {_EVERY}=DURATION", "'10 minutes'", _format_length)
-        return Setting(self._decisions.enter(entry), "--set")
+        question = Question(subject, f"--set {_EVERY}=DURATION", "'10 minutes'", _format_length)
+        return Setting(self._decisions.answer(question), "--set")
 
     def _decide_start(self, inputs: dict[SideName, _Input], every: Setting) -> Setting:
         if (text := self._options.get_text(_START)) is not None:
             return Setting(_format_start(text), "--set")
         earliest = [input_.arrival.earliest for input_ in inputs.values() if input_.arrival.earliest is not None]
         if not earliest:
-            entry = Entry("start of the first slice", f"--set {_START}=T", "2024-01-01T00:00Z", _format_start)
-            return Setting(self._decisions.enter(entry), "--set")
+            question = Question("start of the first slice", f"--set {_START}=T", "2024-01-01T00:00Z", _format_start)
+            return Setting(self._decisions.answer(question), "--set")
         first = from_micros(min(earliest))
         start = floor_to_slice(first, every, self._options.get_text("slices.time_zone") or "UTC")
         return Setting(start, f"first arrival {format_instant(first)}, rounded down")
@@ -287,10 +289,11 @@ class _Proposal:
 
     def _decide_delay(self, side: SideName, rows: Arrivals | None) -> tuple[str, str]:
         name, subject = f"{side}.watermark_delay", f"watermark delay of the {side} input"
-        option, text = f"--set {name}=DURATION", self._options.get_text(name)
+        option = f"--set {name}=DURATION"
+        text = self._options.get_text(name)
         if rows is None or not len(rows):
-            entry = Entry(subject, option, "'10 minutes'", partial(_format, option), _UNKNOWN_DISORDER)
-            delay = self._decisions.enter(entry) if text is None else _format(name, text)
+            question = Question(subject, option, "'10 minutes'", partial(_format, option), _UNKNOWN_DISORDER)
+            delay = self._decisions.answer(question) if text is None else _format(name, text)
             return delay, f"--set; {_UNKNOWN_DISORDER}"
         disorder = measure_disorder(rows, self._options.dialect)
         choice = create_delay_choice(disorder, subject, option)

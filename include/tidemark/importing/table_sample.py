@@ -102,7 +102,7 @@ class SampledColumn:
         return distinct
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TableSample:
     """A table's schema, figures of its log, and its newest rows."""
 
@@ -211,20 +211,20 @@ class _Reader:
         added = [commit for commit in commits if any(file.changes_data for file in commit.added)]
         rows = self._files["rows"].sum(skipna=False) if len(self._files) else 0
         return TableSample(
-            self._name,
-            self._snapshot.version,
-            len(self._files),
-            None if pd.isna(rows) else int(rows),
-            int(self._files["size"].sum()),
-            "deletionVectors" in (self._snapshot.table.protocol().reader_features or []),
-            len(file_numbers),
-            columns,
-            tuple(self._snapshot.schema.names),
-            np.array(commit_times, np.int64) if is_known else None,
-            problem,
-            len(added),
-            added[0].committed_us if added else None,
-            self._find_minima(),
+            name=self._name,
+            version=self._snapshot.version,
+            file_count=len(self._files),
+            row_count=None if pd.isna(rows) else int(rows),
+            size=int(self._files["size"].sum()),
+            has_deletion_vectors="deletionVectors" in (self._snapshot.table.protocol().reader_features or []),
+            sampled_files=len(file_numbers),
+            columns=columns,
+            column_names=tuple(self._snapshot.schema.names),
+            commit_times=np.array(commit_times, np.int64) if is_known else None,
+            commit_problem=problem,
+            commit_count=len(added),
+            first_commit=added[0].committed_us if added else None,
+            minima=self._find_minima(),
         )
 
     def _find_commit_times(self) -> tuple[tuple[Commit, ...], dict[str, int], str]:
@@ -331,7 +331,8 @@ def _list_leaves(
     schema: Any, path: tuple[str, ...], physical_path: tuple[str, ...], spark_schema: T.StructType
 ) -> Iterator[Leaf]:
     for field in schema["fields"]:
-        name, physical_name = field["name"], _get_physical_name(field)
+        name = field["name"]
+        physical_name = _get_physical_name(field)
         dtype = spark_schema[name].dataType
         if isinstance(dtype, T.StructType):
             yield from _list_leaves(field["type"], (*path, name), (*physical_path, physical_name), dtype)

@@ -41,11 +41,11 @@ from tidemark.integrity.file_checks import (
     count_rows_by_slice,
     find_copies,
 )
-from tidemark.ledger.config_fingerprint import settings_up_to_slice
+from tidemark.ledger.config_fingerprint import remove_later_restarts
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import stale
-from tidemark.tables.run_files import merged_at, spans
-from tidemark.tables.table_changes import FOLLOWING, OPTIONAL_TABLES
+from tidemark.ledger.staleness import find_stale_slices
+from tidemark.tables.run_files import list_slices_by_file, parse_merge_commit
+from tidemark.tables.table_changes import LEDGER_MANAGED_TABLES, OPTIONAL_TABLES
 from tidemark.timegrid.slices import Grid, group_consecutive
 
 Damage = (
@@ -135,7 +135,7 @@ def check_integrity(
 
 def _find_unreadable_logs(tables: PipelineTables) -> Iterator[IntegrityIssue]:
     """Yield an issue for each table whose log delta-rs cannot read. Nothing else can be checked then."""
-    for name in ("ledger", *FOLLOWING):
+    for name in ("ledger", *LEDGER_MANAGED_TABLES):
         try:
             DeltaTableHandle.open(getattr(tables, name))
         except DeltaError as error:
@@ -152,7 +152,7 @@ def _check_once(
 ) -> IntegrityReport:
     tables, grid = PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices)
     if ledger_table is None:
-        existing = [name for name in FOLLOWING if DeltaTableHandle.open(getattr(tables, name))]
+        existing = [name for name in LEDGER_MANAGED_TABLES if DeltaTableHandle.open(getattr(tables, name))]
         issues = [
             IntegrityIssue("missing table", "ledger", f"{tables.ledger} is gone, and {', '.join(existing)} are there")
         ]
@@ -166,14 +166,14 @@ def _check_once(
     ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
     issues += [*_check_slice_chain(ledger), *_check_input_versions(pipeline, lake, ledger)]
     commits = read_committed_files(ledger)
-    for name in FOLLOWING:
+    for name in LEDGER_MANAGED_TABLES:
         table, expected = DeltaTableHandle.open(getattr(tables, name)), list_expected_rows(ledger, commits, name)
         if table is None:
             issues += _find_missing_table(ledger, name, expected)
             continue
         checked = check_files(table, deep=deep, on_file=partial(on_file, name))
         files, size = files + checked.checked, size + checked.bytes
-        slices_by_path = spans(table, name, grid)
+        slices_by_path = list_slices_by_file(table, name, grid)
         issues += [_create_file_issue(name, grid, slices_by_path, damaged_file) for damaged_file in checked.damaged]
         external_commits = list(_find_external_commits(table))
         issues += [_create_commit_issue(name, commit) for commit in external_commits]
@@ -188,7 +188,7 @@ def _check_once(
         ]
         excluded_paths = [damaged_file.path for damaged_file in checked.damaged] + [*copies, *copies.values()]
         reported_slices = {number for path in excluded_paths for number in slices_by_path.get(path) or ()}
-        if table.txn_version >= ledger.number:
+        if table.txn_version >= ledger.last_commit:
             rows = count_rows_by_slice(table, name, ledger, checked.paths)
             # A VACUUM by Delta changes no data, so it removes no checkpoint.
             may_expire = name == "checkpoint" and not any(
@@ -239,20 +239,20 @@ def _find_missing_table(ledger: Ledger, name: str, expected: Iterable[ExpectedRo
 
 
 def _check_table_version(name: str, log: DeltaTableHandle, ledger: Ledger) -> Iterator[IntegrityIssue]:
-    applied, last = log.txn_version, ledger.number
+    applied, last = log.txn_version, ledger.last_commit
     if applied > last:
         yield IntegrityIssue(
-            "table ahead of ledger", name, f"it follows commit {applied}, and the ledger ends with {last}"
+            "table ahead of ledger", name, f"it has applied commit {applied}, but the ledger ends with {last}"
         )
     elif applied < last and (applied or name not in OPTIONAL_TABLES):
         yield IntegrityIssue(
-            "table lags ledger", name, f"it follows commit {applied} of {last}; the next command brings it up"
+            "table lags ledger", name, f"it has applied commit {applied} of {last}. The next command applies the others"
         )
 
 
 def _check_slice_chain(ledger: Ledger) -> Iterator[IntegrityIssue]:
     """Yield issues between consecutive slices: state, missing predecessors, watermarks."""
-    for number, why in stale(ledger).items():
+    for number, why in find_stale_slices(ledger).items():
         if why == "changed state":
             detail = "it has continued a state that the slice before it does not end with"
             yield IntegrityIssue("state mismatch", "ledger", detail, slices=_name_ranges(ledger.grid, [number]))
@@ -261,7 +261,7 @@ def _check_slice_chain(ledger: Ledger) -> Iterator[IntegrityIssue]:
             detail = f"slice {ledger.grid.label(number)} has continued one that the ledger does not have"
             yield IntegrityIssue("missing ledger row", "ledger", detail, slices=_name_ranges(ledger.grid, [number - 1]))
     for before, entry in pairwise(ledger.entries.values()):
-        restarted = settings_up_to_slice(entry.settings, ledger.grid, before.number) != entry.settings
+        restarted = remove_later_restarts(entry.settings, ledger.grid, before.number) != entry.settings
         follows = (
             entry.number == before.number + 1 and entry.carried_in_fingerprint == before.fingerprint and not restarted
         )
@@ -331,6 +331,6 @@ def _describe_other_runs(ledger: Ledger, number: int, rows_by_run: Counter[str])
     other_runs = sorted(set(rows_by_run) - ({entry.run} if entry else set()))
     if not other_runs:
         return None
-    were_committed = all(run in ledger.runs or merged_at(run) is not None for run in other_runs)
+    were_committed = all(run in ledger.runs or parse_merge_commit(run) is not None for run in other_runs)
     origin = "replaced" if were_committed else "uncommitted"
     return f"{sum(rows_by_run[run] for run in other_runs):,} rows of {origin} runs: {', '.join(other_runs)}"

@@ -15,7 +15,7 @@ from tidemark.config.types import to_micros
 from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.ledger.erasure_records import parse_erasure_records
 from tidemark.ledger.ledger import Ledger
-from tidemark.tables.run_files import SLICE_COLUMNS, merged_at, run_of
+from tidemark.tables.run_files import SLICE_COLUMNS, parse_merge_commit, parse_run
 from tidemark.tables.table_changes import QUARANTINED, files_from_rows
 from tidemark.timegrid.slices import Grid
 
@@ -74,7 +74,7 @@ def list_current_files(commits: Sequence[CommittedFiles], name: str, grid: Grid)
     for index, commit in enumerate(commits):
         for file in commit.files[name]:
             slices = get_slices_of_file(file, name, grid) if name == QUARANTINED else ()
-            replacing = [published.get(run_of(file.path), 0), *(released.get(number, 0) for number in slices)]
+            replacing = [published.get(parse_run(file.path), 0), *(released.get(number, 0) for number in slices)]
             if index >= max(replacing):
                 files[file.path] = file
     return list(files.values())
@@ -123,9 +123,9 @@ def _count_rows_of_runs(ledger: Ledger, commits: Sequence[CommittedFiles], name:
     }
     for run, (numbers, files) in published.items():
         is_current = all((entry := ledger.entry(number)) and entry.run == run for number in numbers)
-        is_merged = any(merged_at(run_of(file.path)) is not None for file in files)
+        is_merged = any(parse_merge_commit(parse_run(file.path)) is not None for file in files)
         if is_current and not is_merged and not has_erased_rows(ledger, name, numbers):
-            yield ExpectedRows(run, numbers, sum(file.rows for file in files if run_of(file.path) == run))
+            yield ExpectedRows(run, numbers, sum(file.rows for file in files if parse_run(file.path) == run))
 
 
 def _get_commit(row: Mapping[str, Any]) -> int:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from tidemark.config.types import to_micros
 from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.ledger.ledger import Ledger
-from tidemark.tables.run_files import SLICE_COLUMNS, run_of, spans
+from tidemark.tables.run_files import SLICE_COLUMNS, list_slices_by_file, parse_run
 from tidemark.timegrid.slices import Grid
 
 FileDamage = Literal["missing file", "truncated file", "changed file", "unreadable file", "duplicate reference"]
@@ -94,7 +94,7 @@ def count_rows_by_slice(log: DeltaTableHandle, name: str, ledger: Ledger, paths:
     counts: RowCounts = {}
     for row in grouped:
         for number in _list_slices(grid, row[first], row[last], is_exclusive=first != last):
-            counts.setdefault(number, Counter())[ledger.resolve_run(run_of(row["file"]), number)] += row["count_all"]
+            counts.setdefault(number, Counter())[ledger.resolve_run(parse_run(row["file"]), number)] += row["count_all"]
     return counts
 
 
@@ -112,11 +112,11 @@ def find_copies(
     Two committed files may look the same too, such as small files with equal rows; they are not reported.
     """
     chosen, groups = set(paths), dict[Any, list[str]]()
-    slices_by_path, statistics = spans(log, name, grid), _read_statistics(log)
+    slices_by_path, statistics = list_slices_by_file(log, name, grid), _read_statistics(log)
     for path, size in zip(log.files["path"], log.files["size"], strict=True):
         if path in chosen and statistics.get(path):
             identity = (
-                run_of(path),
+                parse_run(path),
                 int(size),
                 slices_by_path[path],
                 json.dumps(statistics[path], default=str, sort_keys=True),

@@ -29,8 +29,8 @@ from tidemark.integrity.committed_files import (
 from tidemark.integrity.file_checks import RowCounts, check_files, count_rows_by_slice, find_copies, is_undamaged
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.request import Request
-from tidemark.tables.run_files import merged_at, run_of, spans
-from tidemark.tables.table_changes import FOLLOWING
+from tidemark.tables.run_files import list_slices_by_file, parse_merge_commit, parse_run
+from tidemark.tables.table_changes import LEDGER_MANAGED_TABLES
 from tidemark.timegrid.slices import Grid, group_consecutive
 
 _UNREPAIRABLE = {
@@ -96,9 +96,9 @@ def plan_repair(pipeline: Pipeline, lake: str, report: IntegrityReport, *, deep:
     damaged = {issue.table for issue in report.damages} - outdated
     commits = read_committed_files(ledger)
     table_repairs = []
-    for name in FOLLOWING:
+    for name in LEDGER_MANAGED_TABLES:
         log = DeltaTableHandle.open(getattr(tables, name)) if name in damaged else None
-        if log is not None and log.txn_version > ledger.number:
+        if log is not None and log.txn_version > ledger.last_commit:
             raise FaultError(f"another process has committed to {log.path} meanwhile. Run the command again.")
         if log is not None:
             table_repair, more = _plan_table_repair(log, name, ledger, commits, deep=deep)
@@ -124,7 +124,9 @@ def execute_repair(pipeline: Pipeline, lake: str, repair: Repair, reprocess: Cal
         try:
             table_repair.log.commit(table_repair.restored, table_repair.removed)
         except CommitConflictError:
-            raise FaultError(f"another process has written to {table_repair.log.path}; run the command again") from None
+            raise FaultError(
+                f"another process has written to {table_repair.log.path}. Run the command again."
+            ) from None
     Ledger.from_pipeline(pipeline, lake)  # applies missing commits
     grid = Grid.from_config(pipeline.slices)
     for slices in group_consecutive(repair.slices_to_rerun):
@@ -136,18 +138,18 @@ def _plan_table_repair(
 ) -> tuple[TableRepair, set[int]]:
     """Plan the commit that repairs a table's references. Return it with the slices that have to be rerun."""
     checked, committed = check_files(log, deep=deep), list_current_files(commits, name, ledger.grid)
-    slices_by_path = spans(log, name, ledger.grid)
+    slices_by_path = list_slices_by_file(log, name, ledger.grid)
     originals = {file.path for file in committed}
     copies = {issue.path for issue in checked.damaged if issue.damage == "duplicate reference"}
     copies |= {copy for _, copy in find_copies(log, name, ledger.grid, checked.paths, originals)}
     removed = copies | {issue.path for issue in checked.damaged}
-    removed |= {path for path, span in slices_by_path.items() if not _is_committed(ledger, run_of(path), span)}
+    removed |= {path for path, span in slices_by_path.items() if not _is_committed(ledger, parse_run(path), span)}
     remaining = set(log.files["path"]) - removed
     rows = count_rows_by_slice(log, name, ledger, remaining)
     restored = []
     for file in committed:
         span = get_slices_of_file(file, name, ledger.grid)
-        current = all(issue and issue.run == run_of(file.path) for issue in map(ledger.entry, span))
+        current = all(issue and issue.run == parse_run(file.path) for issue in map(ledger.entry, span))
         if (
             span
             and current
@@ -181,9 +183,9 @@ def _plan_table_repair(
 
 def _list_slices_without_rows(ledger: Ledger, name: str, commits: Sequence[CommittedFiles]) -> set[int]:
     """Return slices without rows in a table: their runs have committed files in other tables only."""
-    runs = {run_of(file.path) for commit in commits for files in commit.files.values() for file in files}
+    runs = {parse_run(file.path) for commit in commits for files in commit.files.values() for file in files}
     slices_with_rows = {
-        (number, run_of(file.path))
+        (number, parse_run(file.path))
         for file in list_all_files(commits, name)
         for number in get_slices_of_file(file, name, ledger.grid)
     }
@@ -192,7 +194,7 @@ def _list_slices_without_rows(ledger: Ledger, name: str, commits: Sequence[Commi
 
 def _is_committed(ledger: Ledger, run: str, span: range | None) -> bool:
     """Return True if a file of a run may have current rows of these slices."""
-    is_committed_run = run in ledger.runs or merged_at(run) is not None
+    is_committed_run = run in ledger.runs or parse_merge_commit(run) is not None
     return is_committed_run and (span is None or any(ledger.is_current(run, number) for number in span))
 
 

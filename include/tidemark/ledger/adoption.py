@@ -60,13 +60,14 @@ def list_adopted_slices(entries: Mapping[int, Entry], numbers: Iterable[int]) ->
     adoption = find_adoption(entries)
     if adoption is None:
         return {}
-    mark, marks = adoption.source.to_json(), dict[int, str]()
+    adopted_table = adoption.source.to_json()
+    tables = dict[int, str]()
     for number in numbers:
         entry = entries.get(number)
-        adopted_from = entry.adopted_from if entry else mark if number < adoption.end else None
+        adopted_from = entry.adopted_from if entry else adopted_table if number < adoption.end else None
         if adopted_from:
-            marks[number] = adopted_from
-    return marks
+            tables[number] = adopted_from
+    return tables
 
 
 def require_no_output_stream(pipeline: Pipeline) -> None:

@@ -20,13 +20,13 @@ from tidemark.errors import InputError
 from tidemark.joins.base import Join
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.state_fingerprint import ROW_HASH, carried_hash
-from tidemark.tables.run_files import run_of, spans, within
+from tidemark.tables.run_files import filter_slices, list_slices_by_file, parse_run
 from tidemark.timegrid.slices import Grid
 
 _SLICES = ("slice", "carried_from", "carried_until")
 
 
-def buffered_after(carried: DataFrame, number: int) -> DataFrame:
+def filter_buffered_rows(carried: DataFrame, number: int) -> DataFrame:
     """Filter a job's carried rows (`ReplayResult.carried`) to the rows in the buffers at the end of slice `number`."""
     is_buffered = F.col("evicted_in").isNull() | (F.col("evicted_in") > number)
     return carried.where((F.col("carried_from") <= number) & is_buffered).drop("carried_from", "evicted_in")
@@ -67,13 +67,13 @@ def read_buffered_rows(
             f"{tables.checkpoint} does not exist, and the next slice needs it. Restore it, or reprocess all."
         )
     paths = []
-    for path, span in spans(log, "checkpoint", grid).items():
+    for path, span in list_slices_by_file(log, "checkpoint", grid).items():
         if span is None or number in span:
             paths.append(path)
-            if run is not None and span is not None and run_of(path) != run:
+            if run is not None and span is not None and parse_run(path) != run:
                 raise CommitConflictError
     rows = read_files(spark, log.path, log.schema, paths)
-    return to_replay_rows(within(rows, "checkpoint", grid, number, number + 1), grid)
+    return to_replay_rows(filter_slices(rows, "checkpoint", grid, number, number + 1), grid)
 
 
 def to_replay_rows(rows: DataFrame, grid: Grid) -> DataFrame:
@@ -86,9 +86,10 @@ def list_available_checkpoints(tables: PipelineTables, entries: Iterable[Entry],
     log = DeltaTableHandle.open(tables.checkpoint)
     if log is None:
         return frozenset()
-    ranges_ = sorted((span.start, span.stop) for span in spans(log, "checkpoint", grid).values() if span)
+    ranges_ = sorted((span.start, span.stop) for span in list_slices_by_file(log, "checkpoint", grid).values() if span)
     # Running maximum of the files' ends, by start.
-    starts, reach = [start for start, _ in ranges_], list(accumulate((stop for _, stop in ranges_), max))
+    starts = [start for start, _ in ranges_]
+    reach = list(accumulate((stop for _, stop in ranges_), max))
 
     def is_covered(number: int) -> bool:
         before = bisect_right(starts, number)
@@ -99,3 +100,7 @@ def list_available_checkpoints(tables: PipelineTables, entries: Iterable[Entry],
 
 def _slice_number(name: str, grid: Grid) -> Column:
     return grid.number_column(F.unix_micros(name))
+
+
+# Until execution/ uses the new name.
+buffered_after = filter_buffered_rows

@@ -48,7 +48,7 @@ def read_committed_rows(
     if not beyond.any():
         return read_newest(spark, path)
     passed = int(stored["commit"][beyond].min())
-    visible = attempts_visible_before(stored, beyond)
+    visible = select_visible_attempts(stored, beyond)
     is_of_passing_commit = visible["commit"] == passed
     before, after = (
         _version_before_commit(ledger, stored, name, passed),
@@ -61,7 +61,7 @@ def read_committed_rows(
     return parts[0].unionByName(parts[1], allowMissingColumns=True)
 
 
-def attempts_visible_before(stored: pd.DataFrame, beyond: pd.Series[bool]) -> pd.DataFrame:
+def select_visible_attempts(stored: pd.DataFrame, beyond: pd.Series[bool]) -> pd.DataFrame:
     """Select the attempts that readers saw before the first attempt beyond a watermark.
 
     The commit of that attempt may also have earlier slices, which are included. After a job restart watermarks are
@@ -93,7 +93,7 @@ def _version_before_commit(ledger: Ledger, stored: pd.DataFrame, name: str, comm
         UserError: The ledger does not record the version.
     """
     versions = stored["table_versions_before"][(stored["commit"] == commit)].dropna()
-    if versions.empty and commit <= ledger.number:
+    if versions.empty and commit <= ledger.last_commit:
         raise UserError(
             f"the ledger has no version of {getattr(ledger.tables, name)} before commit {commit}. Choose a later as_of."
         )

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from tidemark.config import Pipeline
-from tidemark.config.diff import flatten_settings
+from tidemark.config.diff import flatten_settings, format_setting
 from tidemark.config.types import parse_instant
-from tidemark.formatting import to_single_line
 from tidemark.ledger.entry import Entry
 from tidemark.timegrid.slices import Grid
 
@@ -23,7 +22,7 @@ def serialize_settings(pipeline: Pipeline) -> str:
     return json.dumps(pipeline.output_affecting_settings(), sort_keys=True)
 
 
-def settings_up_to_slice(settings: str, grid: Grid, number: int) -> str:
+def remove_later_restarts(settings: str, grid: Grid, number: int) -> str:
     """Remove restarts after a slice, and restarts before the first slice, which have no effect.
 
     Returns:
@@ -48,14 +47,18 @@ def describe_setting_diff(was: str, now: str) -> str:
         return ""
     old, new = flatten_settings(parse_settings(was)), flatten_settings(parse_settings(now))
     return "; ".join(
-        f"{name} was {to_single_line(str(old.get(name)))}, now {to_single_line(str(new.get(name)))}"
+        f"{name} was {format_setting(old.get(name))}, now {format_setting(new.get(name))}"
         for name in sorted(old | new)
         if old.get(name) != new.get(name)
     )
 
 
-def slices_with_other_settings(entries: Iterable[Entry], settings: str, grid: Grid) -> Iterator[tuple[int, str]]:
+def find_slices_with_other_settings(entries: Iterable[Entry], settings: str, grid: Grid) -> Iterator[tuple[int, str]]:
     """Yield slices that ran under other settings, with a description of the difference."""
     for entry in entries:
-        if setting_diff := describe_setting_diff(entry.settings, settings_up_to_slice(settings, grid, entry.number)):
+        if setting_diff := describe_setting_diff(entry.settings, remove_later_restarts(settings, grid, entry.number)):
             yield entry.number, setting_diff
+
+
+# Until execution/ uses the new name.
+settings_up_to_slice = remove_later_restarts

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from tidemark.config.types import format_micros
 from tidemark.ledger.ledger_table import FORMAT, WATERMARK_COLUMNS
 from tidemark.timegrid.slices import Grid
-from tidemark.watermarks.values import NO_WATERMARK, SourceWatermark, Watermarks
+from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK, SourceWatermark, Watermarks
 
 LateArrivalPolicy = Literal["append", "reprocess", "exclude"]
 
@@ -38,10 +39,13 @@ class Entry:
     """A committed run of a slice."""
 
     number: int
+    """Number of the slice in the pipeline's grid, from 0. It is not stored: the ledger stores `slice`, the slice's
+    start."""
     run: str
     attempt: int
     commit: int
-    """Number of the ledger's commit in which the slice ran."""
+    """Number of the ledger's commit in which the slice ran. The ledger's column `commit` differs in rows that a
+    release, promotion, rollback or erasure wrote: there it is that commit, and `original_commit` is this one."""
     settings: str
     """`Pipeline.output_affecting_settings` as JSON."""
     versions: tuple[int, int]
@@ -148,7 +152,10 @@ def parse_entry(row: Mapping[str, Any]) -> Entry:
     watermarks = {name: int_or_none(f"{column}_ms") for name, column in WATERMARK_COLUMNS.items()}
     watermarks_without_null: dict[str, Any] = {name: value for name, value in watermarks.items() if value is not None}
     left_table_id, right_table_id = str_or_none("left_table_id"), str_or_none("right_table_id")
-    original_commit, adopted_from = int_or_none("original_commit"), str_or_none("adopted_from")
+    row_commit = int(row["commit"])
+    # Set only if another commit wrote the row again since the slice ran.
+    original_commit = int_or_none("original_commit")
+    adopted_from = str_or_none("adopted_from")
 
     def pair_or_none(name: str) -> tuple[int, int] | None:
         left = int_or_none(f"left_{name}")
@@ -158,7 +165,7 @@ def parse_entry(row: Mapping[str, Any]) -> Entry:
         number=int(row["number"]),
         run=row["run"],
         attempt=int(row["attempt"]),
-        commit=int(row["commit"]) if original_commit is None else original_commit,
+        commit=row_commit if original_commit is None else original_commit,
         settings=row["settings"],
         versions=(int(row["left_version"]), int(row["right_version"])),
         table_ids=(left_table_id, right_table_id) if left_table_id and right_table_id else None,
@@ -179,11 +186,18 @@ def parse_entry(row: Mapping[str, Any]) -> Entry:
         if (published := int_or_none("emissions")) is None or adopted_from is not None
         else published + (int_or_none("quarantined") or 0),
         pairs=int_or_none("pairs"),
-        last_change_commit=None if original_commit is None else int(row["commit"]),
+        last_change_commit=None if original_commit is None else row_commit,
         excluded_predicates=str_or_none("excluded_predicates"),
         erasures=str_or_none("erasures"),
         adopted_from=adopted_from,
     )
+
+
+def format_watermark(watermark: int) -> str | None:
+    """Format a watermark (ms UTC) for people and JSON; None before the first row."""
+    if watermark == END_OF_INPUT:
+        return "end of input"
+    return None if watermark == NO_WATERMARK else format_micros(watermark * 1000)
 
 
 def _replace_no_watermark(watermark: int | None) -> int | None:

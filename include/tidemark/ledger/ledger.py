@@ -30,7 +30,7 @@ from tidemark.ledger.ledger_table import (
     read_table_changes,
     require_supported_format,
 )
-from tidemark.tables.run_files import merged_at
+from tidemark.tables.run_files import parse_merge_commit
 from tidemark.tables.table_changes import (
     TableChanges,
     apply_to_tables,
@@ -52,7 +52,7 @@ class Ledger:
     """Newest attempt of each slice by number, in order."""
     runs: frozenset[str]
     """All committed runs of all attempts."""
-    number: int
+    last_commit: int
     """Number of the last commit; 0 before the first."""
 
     @classmethod
@@ -72,9 +72,10 @@ class Ledger:
         ledger = read(PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices))
         owners = set(ledger.rows["pipeline"].dropna()) if len(ledger.rows) else set()
         if owners - {pipeline.name}:
+            owner = ", ".join(sorted(owners))
             raise UserError(
-                f"output {pipeline.output} is that of pipeline {', '.join(sorted(owners))}, as its ledger says; give "
-                f"{pipeline.name} an output of its own, or its old name back"
+                f"output {pipeline.output} belongs to pipeline {owner}, according to its ledger. Set another `output` "
+                f"for {pipeline.name}, or rename the pipeline to {owner}."
             )
         ledger.require_same_slices(pipeline)
         return ledger
@@ -99,9 +100,9 @@ class Ledger:
             return cls.empty(tables, grid)
         stored = read_attempts(log, grid)
         require_supported_format(tables, stored)
-        number = int(stored["commit"].max()) if len(stored) else 0
-        _require_commits(tables, number, applied)
-        if applied and (first := min(applied.values())) < number:
+        last_commit = int(stored["commit"].max()) if len(stored) else 0
+        _require_commits(tables, last_commit, applied)
+        if applied and (first := min(applied.values())) < last_commit:
             _require_same_grid(tables, grid, stored[stored["commit"] > first])
             for missed_commit, changes in read_table_changes(log, grid, first).items():
                 apply_to_tables(tables, grid, missed_commit, changes)
@@ -129,8 +130,14 @@ class Ledger:
         """Create the ledger from its stored rows (`read_attempts`)."""
         rows = stored.drop_duplicates("number", keep="last").reset_index(drop=True)
         entries = {int(row["number"]): parse_entry(row) for row in iterate_rows(rows, rows.columns)}
-        number = int(stored["commit"].max()) if len(stored) else 0
-        return cls(tables, grid, rows, entries, frozenset(stored["run"]), number)
+        last_commit = int(stored["commit"].max()) if len(stored) else 0
+        return cls(tables, grid, rows, entries, frozenset(stored["run"]), last_commit)
+
+    # Until execution/ uses the new name.
+    @property
+    def number(self) -> int:
+        """Number of the last commit."""
+        return self.last_commit
 
     @property
     def last(self) -> Entry | None:
@@ -138,7 +145,10 @@ class Ledger:
         return next(reversed(self.entries.values()), None)
 
     def entry(self, number: int) -> Entry | None:
-        """Return the newest committed run of a slice; None if there is none."""
+        """Return the newest committed run of a slice that may not be committed; None if there is none.
+
+        `entries[number]` is for slices that are known to be committed.
+        """
         return self.entries.get(number)
 
     def resolve_run(self, run: str, number: int) -> str:
@@ -151,7 +161,7 @@ class Ledger:
         Returns:
             For a merged file, the slice's run at the time of the merge, or `run` if the slice was rerun since.
         """
-        entry, merged = self.entry(number), merged_at(run)
+        entry, merged = self.entry(number), parse_merge_commit(run)
         return entry.run if entry and merged is not None and entry.commit <= merged else run
 
     def is_current(self, run: str, number: int) -> bool:
@@ -187,14 +197,16 @@ class Ledger:
         """Return the ledger with further committed entries."""
         added = {entry.number: entry for entry in entries}
         runs = self.runs | {entry.run for entry in added.values()}
-        number = max([self.number, *(entry.commit for entry in added.values())])
-        return replace(self, entries=dict(sorted({**self.entries, **added}.items())), runs=runs, number=number)
+        last_commit = max([self.last_commit, *(entry.commit for entry in added.values())])
+        return replace(
+            self, entries=dict(sorted({**self.entries, **added}.items())), runs=runs, last_commit=last_commit
+        )
 
     def create_conflict_error(self, first: int) -> LedgerConflictError:
         """Create the error for a process whose ledger is outdated; `first` is the first slice it could not commit."""
         return LedgerConflictError(
-            f"another process has committed slices of {self.tables.root} since this one looked, so slice "
-            f"{self.grid.label(first)} and those after it were not published; run the same command again"
+            f"another process committed slices of {self.tables.root} in the meantime. Slice {self.grid.label(first)} "
+            "and later slices were not published. Run the same command again."
         )
 
     def commit(
@@ -246,22 +258,22 @@ class Ledger:
             open_tables[path] = grown
 
 
-def _require_commits(tables: PipelineTables, number: int, applied: Mapping[str, int]) -> None:
+def _require_commits(tables: PipelineTables, last_commit: int, applied: Mapping[str, int]) -> None:
     """Check that a ledger has all commits that tables have applied, because they would skip its next ones.
 
     Args:
         tables: The pipeline's tables.
-        number: Number of the ledger's last commit.
+        last_commit: Number of the ledger's last commit.
         applied: Last commit that each table has applied.
 
     Raises:
         UserError: The ledger was deleted, or restored without the tables.
     """
-    if ahead := next((name for name, commit in applied.items() if commit > number), None):
+    if ahead := next((name for name, commit in applied.items() if commit > last_commit), None):
         raise UserError(
             f"{getattr(tables, ahead)} follows commit {applied[ahead]} of the ledger, and {tables.ledger} "
-            f"{f'ends with commit {number}' if number else 'is gone'}. Restore both from one backup, or remove the "
-            f"folder {tables.root} to begin again."
+            f"{f'ends with commit {last_commit}' if last_commit else 'is gone'}. Restore both from one backup, "
+            f"or remove the folder {tables.root} to begin again."
         )
 
 

@@ -15,9 +15,9 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.retry import retry_on_conflict
 from tidemark.delta.staging import StagedFiles, read_files
 from tidemark.delta.table import DataFile, DeltaTableHandle, OpenTables
-from tidemark.tables.run_files import StagedRun, classify_files, run_of, stage_run, within
+from tidemark.tables.run_files import StagedRun, classify_files, filter_slices, parse_run, stage_run
 from tidemark.tables.schema_evolution import evolve_schema
-from tidemark.tables.table_changes import FOLLOWING, TableChanges
+from tidemark.tables.table_changes import LEDGER_MANAGED_TABLES, TableChanges
 from tidemark.timegrid.slices import Grid, group_consecutive
 
 
@@ -61,7 +61,7 @@ def prepare_commit(
     added: dict[str, tuple[DataFile, ...]] = {}
     changes = TableChanges(added, tuple(superseded), tuple(released))
     versions_before: dict[str, int] = {}
-    for name in FOLLOWING:
+    for name in LEDGER_MANAGED_TABLES:
         path = getattr(tables, name)
         staged = [run.tables[name] for run in newest if name in run.tables]
         log = retry_on_conflict(
@@ -97,7 +97,7 @@ def _without_superseded_slices(spark: SparkSession, grid: Grid, runs: Sequence[S
     for number, run in enumerate(runs):
         later = {n for other in runs[number + 1 :] for n in other.slices}
         for slices in group_consecutive(n for n in run.slices if n not in later):
-            yield run.only(spark, grid, slices)
+            yield run.restage_slices(spark, grid, slices)
 
 
 def _evolve_table(
@@ -126,8 +126,8 @@ def _rewrite_files(
     """Rewrite files as separate files for rows before, in and after some slices."""
     parts = ((None, slices.start), (slices.start, slices.stop), (slices.stop, None))
     files: list[DataFile] = []
-    for run in sorted({run_of(path) for path in paths}):
-        rows = read_files(spark, log.path, log.schema, (path for path in paths if run_of(path) == run))
+    for run in sorted({parse_run(path) for path in paths}):
+        rows = read_files(spark, log.path, log.schema, (path for path in paths if parse_run(path) == run))
         for start, stop in parts:
-            files += stage_run(within(rows, name, grid, start, stop), log.path, run).files
+            files += stage_run(filter_slices(rows, name, grid, start, stop), log.path, run).files
     return files

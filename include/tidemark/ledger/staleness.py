@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tidemark.ledger.config_fingerprint import settings_up_to_slice
+from tidemark.ledger.config_fingerprint import remove_later_restarts
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
 from tidemark.timegrid.slices import Grid
@@ -22,7 +22,8 @@ class ConsumedVersions:
     """Versions of one input up to which rows were read before a job, by the rows' slice."""
 
     by_slice: tuple[tuple[int | None, int], ...]
-    """First slice (None: that of the grid) and version, in order; empty if rows of earlier slices are not read."""
+    """Pairs (first slice, version): the version applies from that slice on; None is the start of the grid. In order;
+    empty if rows of earlier slices are not read."""
     unplaced: int | None
     """Version for rows without a usable clock; None if none were read."""
 
@@ -35,7 +36,7 @@ NOTHING_CONSUMED = ConsumedVersions((), None)
 """Consumed versions before the first slice."""
 
 
-def consumed_versions(entries: Iterable[Entry], side: int) -> ConsumedVersions:
+def compute_consumed_versions(entries: Iterable[Entry], side: int) -> ConsumedVersions:
     """Compute the versions of an input that slices have read.
 
     A row belongs to the slice of its clock. It was read with that slice, or by a later one that read all late-arriving
@@ -46,7 +47,9 @@ def consumed_versions(entries: Iterable[Entry], side: int) -> ConsumedVersions:
         side: 0 for the left input, 1 for the right one.
     """
     by_slice: list[tuple[int | None, int]] = []
-    consumed, next_number, unplaced = -1, None, None
+    consumed = -1
+    next_number = None
+    unplaced = None
 
     def add(first: int | None, version: int) -> None:
         if by_slice and by_slice[-1][1] == version:
@@ -68,7 +71,7 @@ def consumed_versions(entries: Iterable[Entry], side: int) -> ConsumedVersions:
     return ConsumedVersions(tuple(reversed(by_slice)), unplaced)
 
 
-def reads(entries: Iterable[Entry], side: int) -> Iterator[tuple[range, int]]:
+def list_read_ranges(entries: Iterable[Entry], side: int) -> Iterator[tuple[range, int]]:
     """Yield, for each entry, a range of slices that has all slices of its rows, and the input version it read.
 
     Args:
@@ -80,11 +83,11 @@ def reads(entries: Iterable[Entry], side: int) -> Iterator[tuple[range, int]]:
         yield range(first, entry.number + 1), entry.versions[side]
 
 
-def stale(ledger: Ledger, after: int = -1) -> dict[int, StaleReason]:
+def find_stale_slices(ledger: Ledger, after: int = -1) -> dict[int, StaleReason]:
     """Find committed slices after slice `after` (exclusive) that do not follow from their predecessors any more.
 
     Returns:
-        The reason by slice.
+        The reason by number of the slice.
     """
     reasons: dict[int, StaleReason] = {}
     # Monotonic stack of earlier slices: each was committed after all slices between it and the current one.
@@ -92,14 +95,15 @@ def stale(ledger: Ledger, after: int = -1) -> dict[int, StaleReason]:
     for number, entry in ledger.entries.items():
         while newer and newer[-1].commit <= entry.commit:
             newer.pop()
-        before, newest = ledger.entry(number - 1), newer[-1].number if newer else None
+        before = ledger.entry(number - 1)
+        newest = newer[-1].number if newer else None
         if number > after and (why := _why_stale(ledger.grid, before, entry, newest)):
             reasons[number] = why
         newer.append(entry)
     return reasons
 
 
-def start_of_chain(ledger: Ledger, entry: Entry | None = None) -> Entry | None:
+def find_start_of_chain(ledger: Ledger, entry: Entry | None = None) -> Entry | None:
     """Find the first slice of the gapless chain that ends with a committed slice, by default the last."""
     entry = entry or ledger.last
     while entry and (before := ledger.entry(entry.number - 1)):
@@ -135,7 +139,8 @@ def find_compared_versions(
         own_versions: Slices that are compared with the version that they have read, in spite of the record.
     """
     entries = [entry for number, entry in ledger.entries.items() if number < first]
-    consumed, newest = consumed_versions(entries, side), _find_newest_run(ledger)
+    consumed = compute_consumed_versions(entries, side)
+    newest = _find_newest_run(ledger)
     if newest is None or newest.slices_to_reprocess is None or not consumed.by_slice:
         return consumed
     by_slice: list[tuple[int | None, int]] = [(None, newest.versions[side])]
@@ -149,7 +154,9 @@ def find_compared_versions(
     return replace(consumed, by_slice=tuple(by_slice))
 
 
-def restorable(ledger: Ledger, first: int, available_runs: Collection[str], rerun_slices: Collection[int] = ()) -> int:
+def find_restorable_start(
+    ledger: Ledger, first: int, available_runs: Collection[str], rerun_slices: Collection[int] = ()
+) -> int:
     """Find the last slice up to `first` (inclusive) whose state before it can be restored.
 
     Args:
@@ -165,7 +172,7 @@ def restorable(ledger: Ledger, first: int, available_runs: Collection[str], reru
     return first
 
 
-def repaired_until(ledger: Ledger, entries: Sequence[Entry]) -> int:
+def count_slices_until_valid(ledger: Ledger, entries: Sequence[Entry]) -> int:
     """Count the slices that a job that reruns stale slices has to commit, until the next committed one is not stale."""
     committed = dict(ledger.entries)
     for count, entry in enumerate(entries[:-1], start=1):
@@ -178,7 +185,7 @@ def repaired_until(ledger: Ledger, entries: Sequence[Entry]) -> int:
 
 def _why_stale(grid: Grid, before: Entry | None, entry: Entry, newer: int | None) -> StaleReason | None:
     """Return why a slice is stale; `newer` is the nearest earlier slice that was committed after it."""
-    if before and before.settings != settings_up_to_slice(entry.settings, grid, before.number):
+    if before and before.settings != remove_later_restarts(entry.settings, grid, before.number):
         return "changed settings"
     if before and before.fingerprint != entry.carried_in_fingerprint:
         return "changed state"
@@ -198,3 +205,11 @@ def _find_newest_run(ledger: Ledger) -> Entry | None:
 
 def _has_read(entry: Entry, versions: tuple[int, int]) -> bool:
     return all(read >= version for read, version in zip(entry.versions, versions, strict=True))
+
+
+# Until execution/ uses the new names.
+stale = find_stale_slices
+restorable = find_restorable_start
+repaired_until = count_slices_until_valid
+reads = list_read_ranges
+consumed_versions = compute_consumed_versions

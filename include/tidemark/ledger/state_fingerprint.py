@@ -94,9 +94,9 @@ def compute_fingerprints(
     totals = accumulate(changes.values())
     return {
         number: hashlib.sha256(
-            f"{total % _WRAP} {_as_text(marks)}{f' erased={lost[number]}' if lost.get(number) else ''}".encode()
+            f"{total % _WRAP} {_as_text(watermarks)}{f' erased={lost[number]}' if lost.get(number) else ''}".encode()
         ).hexdigest()[:32]
-        for (number, marks), total in zip(ends.items(), totals, strict=True)
+        for (number, watermarks), total in zip(ends.items(), totals, strict=True)
     }
 
 
@@ -131,15 +131,16 @@ def _hash_values(column: Column, dtype: T.DataType, path: str) -> Iterator[Colum
     yield F.when(column.isNotNull(), F.xxhash64(F.lit(crc32(path.encode())), value))
 
 
-def _as_text(marks: Watermarks) -> str:
+def _as_text(watermarks: Watermarks) -> str:
     """Serialize watermarks for the fingerprint. The field names are fixed, or stored fingerprints would change."""
     sources = ", ".join(
         f"Source(side={source.side!r}, partition={source.partition!r}, watermark={source.watermark}, "
         f"last_clock={source.last_clock})"
-        for source in marks.sources
+        for source in watermarks.sources
     )
     return (
-        f"Watermarks(left={marks.left}, right={marks.right}, batch={marks.batch}, "
-        f"left_last_cleanup={marks.left_last_cleanup}, right_last_cleanup={marks.right_last_cleanup}, "
-        f"sources_combined={marks.sources_combined}, sources=({sources}{',' if len(marks.sources) == 1 else ''}))"
+        f"Watermarks(left={watermarks.left}, right={watermarks.right}, batch={watermarks.batch}, "
+        f"left_last_cleanup={watermarks.left_last_cleanup}, right_last_cleanup={watermarks.right_last_cleanup}, "
+        f"sources_combined={watermarks.sources_combined}, "
+        f"sources=({sources}{',' if len(watermarks.sources) == 1 else ''}))"
     )

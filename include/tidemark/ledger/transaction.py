@@ -20,7 +20,7 @@ from tidemark.tables.table_changes import TableChanges, apply_to_tables
 
 @dataclass(frozen=True)
 class LedgerTransaction:
-    """A prepared commit of the ledger and of the tables that follow it.
+    """A prepared commit of the ledger and of the tables that it manages.
 
     It is permanent once the ledger has it. If the process is killed before the tables have applied it, the next
     `Ledger.read` applies it.

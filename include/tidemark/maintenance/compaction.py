@@ -27,7 +27,7 @@ from tidemark.errors import UserError
 from tidemark.formatting import quote_identifier
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.rewrite_verification import verify_same_rows
-from tidemark.tables.run_files import SLICE_COLUMNS, new_merged, run_of, spans, stage_run
+from tidemark.tables.run_files import SLICE_COLUMNS, create_merged_run_name, list_slices_by_file, parse_run, stage_run
 from tidemark.timegrid.slices import Grid
 
 COMPACTED_TABLES = ("emissions", OUTPUT_STREAM, "late", "quality")
@@ -137,7 +137,7 @@ def _plan_merges(pipeline: Pipeline, ledger: Ledger, name: str, periods: Sequenc
     sizes = dict(zip(log.files["path"], log.files["size"], strict=True))
     files_by_period: dict[int, list[str]] = {}
     period_of_slice = {number: index for index, period in enumerate(periods) for number in period}
-    for path, span in spans(log, name, ledger.grid).items():
+    for path, span in list_slices_by_file(log, name, ledger.grid).items():
         index = period_of_slice.get(span.start) if span else None
         if span and index is not None and span.stop <= periods[index].stop and _is_current(ledger, path, span):
             files_by_period.setdefault(index, []).append(path)
@@ -149,7 +149,7 @@ def _plan_merges(pipeline: Pipeline, ledger: Ledger, name: str, periods: Sequenc
 
 
 def _is_current(ledger: Ledger, path: str, span: range) -> bool:
-    return all(ledger.is_current(run_of(path), number) for number in span)
+    return all(ledger.is_current(parse_run(path), number) for number in span)
 
 
 def _write_merged(source: DataFrame, plan: CompactionPlan, merge: Merge, path: str) -> StagedFiles:
@@ -160,7 +160,9 @@ def _write_merged(source: DataFrame, plan: CompactionPlan, merge: Merge, path: s
     distributed = (
         source.coalesce(1) if merge.target_files == 1 else source.repartitionByRange(merge.target_files, *sort_columns)
     )
-    return stage_run(distributed.sortWithinPartitions(*sort_columns), path, new_merged(plan.ledger.number))
+    return stage_run(
+        distributed.sortWithinPartitions(*sort_columns), path, create_merged_run_name(plan.ledger.last_commit)
+    )
 
 
 def _list_sort_columns(pipeline: Pipeline, name: str, schema: T.StructType) -> list[str]:
@@ -191,7 +193,7 @@ def _has_files(log: DeltaTableHandle, merge: Merge) -> bool:
 def _is_unchanged(ledger: Ledger, slices: range) -> bool:
     """Return True if no slice was recomputed since the ledger was read."""
     log = DeltaTableHandle.open(ledger.tables.ledger)
-    if log is not None and log.txn_version == ledger.number:
+    if log is not None and log.txn_version == ledger.last_commit:
         return True
     current = Ledger.read_without_sync(ledger.tables, ledger.grid)
     return all((entry := current.entry(n)) is not None and entry.run == ledger.entries[n].run for n in slices)

@@ -20,7 +20,7 @@ from tidemark.errors import UserError
 from tidemark.ledger.checkpoint_files import list_available_checkpoints
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import restorable, start_of_chain
+from tidemark.ledger.staleness import find_restorable_start, find_start_of_chain
 from tidemark.tables.table_changes import open_tables
 
 
@@ -89,12 +89,12 @@ def find_first_verifiable(
 
 def _list_chain(ledger: Ledger) -> list[Entry]:
     """List the slices without a gap up to the last."""
-    start = start_of_chain(ledger)
+    start = find_start_of_chain(ledger)
     return [entry for number, entry in ledger.entries.items() if start and number >= start.number]
 
 
 def _can_start_at(ledger: Ledger, runs_with_checkpoint: Collection[str], entry: Entry) -> bool:
-    return restorable(ledger, entry.number, runs_with_checkpoint) == entry.number
+    return find_restorable_start(ledger, entry.number, runs_with_checkpoint) == entry.number
 
 
 def _take_last_while(chain: Sequence[Entry], condition: Callable[[Entry], bool]) -> list[Entry]:

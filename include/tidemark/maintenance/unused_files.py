@@ -18,8 +18,8 @@ from tidemark.delta.filesystem import open_filesystem
 from tidemark.delta.log_files import LogFiles, RemovedFiles, truncate_log
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.ledger.ledger import Ledger
-from tidemark.tables.run_files import run_of
-from tidemark.tables.table_changes import FOLLOWING
+from tidemark.tables.run_files import parse_run
+from tidemark.tables.table_changes import LEDGER_MANAGED_TABLES
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,12 @@ def find_unused_files(pipeline: Pipeline, lake: str, older_than: timedelta | Non
     Args:
         older_than: Replaces `retention.uncommitted_files`.
     """
-    now, retention, pipeline_tables = datetime.now(UTC), pipeline.retention, Ledger.from_pipeline(pipeline, lake).tables
-    tables = [_TableFiles.read(name, getattr(pipeline_tables, name)) for name in FOLLOWING]
+    now = datetime.now(UTC)
+    retention = pipeline.retention
+    pipeline_tables = Ledger.from_pipeline(pipeline, lake).tables
+    tables = [_TableFiles.read(name, getattr(pipeline_tables, name)) for name in LEDGER_MANAGED_TABLES]
     before = now - (retention.uncommitted_files if older_than is None else older_than)
-    active_runs = {run_of(info.path) for table in tables for info in table.uncommitted if info.mtime >= before}
+    active_runs = {parse_run(info.path) for table in tables for info in table.uncommitted if info.mtime >= before}
     return UnusedFiles(tuple(_plan_table(table, retention, now, active_runs) for table in tables))
 
 
@@ -163,7 +165,7 @@ class TablePlan:
 
 
 def _plan_table(table: _TableFiles, retention: Retention, now: datetime, active_runs: Container[str]) -> TablePlan:
-    uncommitted = [info for info in table.uncommitted if run_of(info.path) not in active_runs]
+    uncommitted = [info for info in table.uncommitted if parse_run(info.path) not in active_runs]
     if (log_files := table.log_files) is None:
         return TablePlan(table, uncommitted)
     oldest = log_files.oldest_version

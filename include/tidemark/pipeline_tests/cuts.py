@@ -9,10 +9,8 @@ from functools import cached_property
 from itertools import accumulate
 
 from tidemark.config import Pipeline
-from tidemark.timegrid.slices import Grid
+from tidemark.timegrid.slices import SYNTHETIC_GRID, Grid
 
-SYNTHETIC_GRID = Grid(0, 1 << 20)
-"""Slices of more microseconds than any case has rows."""
 OWN_SLICES, SLICE_PER_ROW, TWO_JOBS = "own slices", "a slice for each row", "two jobs"
 """Cuts: the pipeline's slices in one job, a slice for each row in one job, and random slices in two jobs."""
 

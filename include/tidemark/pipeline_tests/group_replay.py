@@ -23,7 +23,6 @@ from tidemark.pipeline_tests.chain import TESTED, Chain, format_name
 from tidemark.pipeline_tests.columns import Schemas
 from tidemark.pipeline_tests.cuts import (
     OWN_SLICES,
-    SYNTHETIC_GRID,
     TWO_JOBS,
     LaneCut,
     cut_lanes,
@@ -41,7 +40,7 @@ from tidemark.pipeline_tests.outputs import (
     parse_clock,
     to_slice_number,
 )
-from tidemark.timegrid.slices import Grid
+from tidemark.timegrid.slices import SYNTHETIC_GRID, Grid
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.lanes import Lane
 from tidemark.watermarks.values import Watermarks
@@ -156,9 +155,11 @@ class GroupReplay:
         """Outputs of all lanes, by join."""
         if self.is_on_own_clock:
             return {TESTED: self._replay_on_own_clock()}
-        outputs, streams = {}, dict[str, pa.Table]()
+        outputs = {}
+        streams = dict[str, pa.Table]()
         for name in self.chain.joins:
-            jobs, tables = self._plan[1], list[pa.Table]()
+            jobs = self._plan[1]
+            tables = list[pa.Table]()
             results = self._replay(name, jobs, streams)
             if name != TESTED:
                 results = self._collect_stream(name, results, tables)
@@ -240,7 +241,8 @@ class GroupReplay:
         return [self._create_lane(self.chain.joins[name], lane, jobs) for lane in range(len(self.lane_cuts))]
 
     def _create_lane(self, pipeline: Pipeline, lane: int, jobs: Sequence[range]) -> Lane:
-        case, last = self.group.cases[lane // len(self.cuts)][0], self._last_of_lane(lane)
+        case = self.group.cases[lane // len(self.cuts)][0]
+        last = self._last_of_lane(lane)
         created = create_lane(pipeline, Watermarks(), last if case.settings.drain else None)
         if not self.is_on_own_clock:
             return created
@@ -263,7 +265,8 @@ class GroupReplay:
 
     def _find_join_output(self, name: str, number: int) -> CaseOutput:
         lane = number * len(self.cuts) + self.cuts.index(OWN_SLICES)
-        cut, last = self.lane_cuts[lane], self._last_of_lane(lane)
+        cut = self.lane_cuts[lane]
+        last = self._last_of_lane(lane)
         output = self.outputs[name].lanes[lane]
 
         def list_carried(own_slice: int) -> list[Values]:
@@ -280,7 +283,9 @@ class GroupReplay:
 
     def _restore(self, rows: Sequence[Values], lane: int) -> list[Values]:
         """Replace slices and arrivals of the replay by the pipeline's own, and drop rows of later slices."""
-        cut, last, grid = self.lane_cuts[lane], self._last_of_lane(lane), self.replay_grid
+        cut = self.lane_cuts[lane]
+        last = self._last_of_lane(lane)
+        grid = self.replay_grid
         restored = []
         for row in rows:
             changes: Values = {}

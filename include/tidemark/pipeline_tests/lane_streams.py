@@ -14,8 +14,9 @@ from tidemark.execution.lane_replay import LANE, add_lane
 from tidemark.execution.output_stream import create_output_streams
 from tidemark.execution.replay import ReplayResult
 from tidemark.formatting import quote_identifier
-from tidemark.pipeline_tests.cuts import SYNTHETIC_GRID, LaneCut
+from tidemark.pipeline_tests.cuts import LaneCut
 from tidemark.pipeline_tests.lane_inputs import LaneInputs, with_lane
+from tidemark.timegrid.slices import SYNTHETIC_GRID
 from tidemark.watermarks.lanes import Lane
 
 
@@ -58,7 +59,8 @@ def collect_stream(
         "_slice": [inputs.grid.start_of(cut.to_own_slice(clock)) for cut, clock in pairs],
     }
     for name, values in columns.items():
-        number, dtype = stream.column_names.index(name), stream.schema.field(name).type
+        number = stream.column_names.index(name)
+        dtype = stream.schema.field(name).type
         stream = stream.set_column(number, name, pa.array(values).cast(dtype))
     # A column without nulls is null in the rows of the other input.
     return stream.cast(pa.schema([field.with_nullable(True) for field in stream.schema]))

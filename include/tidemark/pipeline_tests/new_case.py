@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from tidemark.config import Pipeline
+from tidemark.config import Pipeline, TimeColumn
 from tidemark.errors import PipelineFileError, UserError
 from tidemark.pipeline_tests.case_file import (
     Case,
@@ -39,6 +39,28 @@ class NewRow:
     """Plain values by column (`timegrid.time_columns.to_plain_row`)."""
     slice_start: str | None = None
     """Start of the row's slice, if the slice begins with this row and its column has no arrival."""
+
+
+@dataclass(frozen=True)
+class ArrivedRow:
+    """A given row of a new case, with its arrival."""
+
+    input_name: str
+    values: Values
+    arrival: object
+    """Setting `arrival` of the input."""
+    grid: Grid
+    slice_number: int
+    """The slice that read the row."""
+
+
+def create_new_rows(rows: Iterable[ArrivedRow]) -> Iterator[NewRow]:
+    """Yield the rows of a case in order of arrival, with their slices where arrivals are no column."""
+    current = None
+    for row in rows:
+        begins_slice = not isinstance(row.arrival, TimeColumn | None) and row.slice_number != current
+        current = row.slice_number if begins_slice else current
+        yield NewRow(row.input_name, row.values, row.grid.label(row.slice_number) if begins_slice else None)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tidemark.config import Pipeline
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import consumed_versions, find_compared_versions, find_slices_to_reprocess
+from tidemark.ledger.staleness import compute_consumed_versions, find_compared_versions, find_slices_to_reprocess
 from tidemark.planning.plan import format_reprocess_command
 from tidemark.planning.request import Request
 from tidemark.sources.completeness import InputCompleteness, measure_completeness
@@ -72,7 +72,8 @@ class PlanningContext:
         """Committed slices with late-arriving rows that no slice has read."""
         if not self.last:
             return ()
-        recorded, first_new = find_slices_to_reprocess(self.ledger), self.last.number + 1
+        recorded = find_slices_to_reprocess(self.ledger)
+        first_new = self.last.number + 1
         numbers = set(recorded[1] if recorded else ())
         for side, source in enumerate(self.inputs):
             consumed = find_compared_versions(self.ledger, side, first_new)
@@ -86,9 +87,10 @@ class PlanningContext:
         """Rows of committed slices that the next new slice reads, approximately; 0 unless they are appended."""
         if not self.last or self.request.reprocess or self.pipeline.on_late_arriving_rows != "append":
             return 0.0
-        first_new, entries = self.last.number + 1, self.ledger.entries.values()
+        first_new = self.last.number + 1
+        entries = self.ledger.entries.values()
         return sum(
-            source.changes.estimate_late_arriving_rows(self.grid, first_new, consumed_versions(entries, side))
+            source.changes.estimate_late_arriving_rows(self.grid, first_new, compute_consumed_versions(entries, side))
             for side, source in enumerate(self.inputs)
         )
 
@@ -100,7 +102,8 @@ class PlanningContext:
         policies = {"reprocess", "refuse"} if self.request.reprocess else {"reprocess"}
         if self.pipeline.on_input_delete not in policies or not self.last:
             return set()
-        first_new, numbers = self.last.number + 1, set[int]()
+        first_new = self.last.number + 1
+        numbers = set[int]()
         recorded = find_slices_to_reprocess(self.ledger)
         for side, source in enumerate(self.inputs):
             consumed = find_compared_versions(self.ledger, side, first_new, recorded[1] if recorded else ())

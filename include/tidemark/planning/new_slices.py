@@ -33,13 +33,13 @@ def select_new_slices(context: PlanningContext) -> SliceSelection:
     if first > next_slice and not request.from_empty_state:
         committed = f"the last committed slice is {grid.label(last.number)}" if last else "no slice is committed yet"
         raise SliceOrderError(
-            f"checkpoint before slice {grid.label(first)} is missing: {committed}; "
-            f"run from {grid.label(next_slice)}, or pass --from-empty-state"
+            f"checkpoint before slice {grid.label(first)} is missing: {committed}. "
+            f"Run from {grid.label(next_slice)}, or pass --from-empty-state."
         )
     if last and last.drained and end > start:
         raise SliceOrderError(
-            f"the input was drained at slice {grid.label(last.number)}, so no slice can follow it; "
-            "give the pipeline a new `output` to run it again without --drain"
+            f"the input was drained at slice {grid.label(last.number)}, so no slice can follow it. "
+            "Give the pipeline a new `output` to run it again without --drain."
         )
     if end <= start:
         notes += _explain_nothing_to_run(context, start, end, has_notes=bool(notes))
@@ -57,7 +57,8 @@ def _explain_nothing_to_run(context: PlanningContext, start: int, end: int, *, h
     if last and start == last.number + 1:
         committed = f"all slices up to {grid.label(start)} are committed"
         if request.drain and not last.drained:
-            bound, next_end = context.pipeline.slices.end, grid.label(start + 1)
+            bound = context.pipeline.slices.end
+            next_end = grid.label(start + 1)
             is_beyond_bound = bound is not None and start + 1 > grid.number_at(to_micros(bound))
             first_step = f"raise slices.end to {next_end} and " if is_beyond_bound else ""
             committed += f" without --drain. To end the inputs after one more slice, {first_step}pass --to {next_end}"
@@ -100,7 +101,9 @@ def _find_end(context: PlanningContext) -> tuple[int, list[str]]:
 
 def _find_end_of_rows(context: PlanningContext, now: int) -> tuple[int, list[str]]:
     """Find the end of the last slice with rows, before the slice that contains the current time."""
-    grid, notes, last = context.grid, list[str](), -1
+    grid = context.grid
+    notes = list[str]()
+    last = -1
     first_waiting = max(now, context.last.number + 1 if context.last else 0)
     newest_waiting: dict[str, int] = {}
     for source in context.inputs:
@@ -150,8 +153,8 @@ def _limit_to_pipeline_end(context: PlanningContext, end: int, notes: list[str])
         return end
     if context.request.end:
         raise SliceOrderError(
-            f"--to {grid.label(end)} is after the pipeline's last slice (slices.end is {grid.label(last_end)}); use "
-            f"--to {grid.label(last_end)}"
+            f"--to {grid.label(end)} is after the pipeline's last slice (slices.end is {grid.label(last_end)}). Use "
+            f"--to {grid.label(last_end)}."
         )
     notes.append(f"rows lie after slices.end, {grid.label(last_end)}, and take no part")
     return last_end
@@ -168,9 +171,10 @@ def _limit_to_complete_inputs(context: PlanningContext, first: int, end: int, no
     reached = min(0 if input_.until is None else grid.number_at(to_micros(input_.until)) for input_ in incomplete)
     details = "; ".join(input_.explain() for input_ in incomplete)
     if request.end:
-        alternative = f"run up to {grid.label(reached)}, or " if reached > first else "wait for it, or "
+        alternative = f"Run up to {grid.label(reached)}" if reached > first else "Wait for it"
         raise IncompleteInputError(
-            f"slices up to {grid.label(end)} are not complete yet: {details}; {alternative}pass --ignore-completeness"
+            f"slices up to {grid.label(end)} are not complete yet: {details}. {alternative}, or pass "
+            "--ignore-completeness."
         )
     notes.append(f"slices from {grid.label(max(reached, first))} on wait: {details}")
     return max(reached, first)

@@ -108,6 +108,10 @@ class Plan:
         """The join. Starts the Spark session."""
         return create_join(self.pipeline, resolve_session(self.spark), get_schemas(self.inputs))
 
+    def create_join_now(self) -> None:
+        """Create `join` before its first use, to find errors in keys and condition early. Starts the Spark session."""
+        _ = self.join
+
     @property
     def spark(self) -> SparkSession:
         """The session of the plan, which may not have started."""

@@ -73,7 +73,8 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     available_checkpoints = list_available_checkpoints(ledger.tables, entries, ledger.grid) if entries else frozenset()
     context = PlanningContext(pipeline, request, ledger, inputs, available_checkpoints, lake, upstreams)
     require_same_local_days(context)
-    selection, last = select_slices(context), context.last
+    selection = select_slices(context)
+    last = context.last
     slice_ranges = selection.slice_ranges
     input_notes = (*check_column_changes(context, slice_ranges), *_note_unknown_arrivals(context, slice_ranges))
     files = [InputFiles.from_input(source, context.grid) for source in inputs] if slice_ranges else []
@@ -91,14 +92,7 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
         estimate=estimate_duration(list_past_jobs(ledger.rows), sum(rows_by_job.values()), len(rows_by_job)),
         available_checkpoints=available_checkpoints,
         already_committed=selection.already_committed,
-        notes=(
-            *selection.notes,
-            *input_notes,
-            *_note_late_arriving_rows(context, slice_ranges),
-            *_note_void_columns(context),
-            *_note_adopted_slices(context, slice_ranges),
-            *_note_unbounded_state(context, slice_ranges, files),
-        ),
+        notes=(*selection.notes, *input_notes, *_collect_notes(context, slice_ranges, files)),
         drain_after=last.number if last and last.drained else selection.drain_after,
         slices_to_reprocess=_find_slices_to_reprocess(context, slice_ranges),
         atomic=request.atomic,
@@ -107,15 +101,37 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
         spark_queries=(*context.spark_queries, *expression_queries),
     )  # fmt: skip
     if expression_queries:
-        with prefix_errors(pipeline.command_argument):
-            session = resolve_session(plan.spark)
-            emissions = check_expressions(session, pipeline, plan.grid, **schemas)
-            # With `explode`, only Spark knows them.
-            check_named_columns(pipeline, emissions.names, schemas)
-            _require_same_case(ledger.tables, emissions.names)
-            check_row_conditions(session, pipeline, emissions, schemas)
-            _ = plan.join
+        _check_expressions(plan)
     return plan
+
+
+def _check_expressions(plan: Plan) -> None:
+    """Check the SQL expressions of the pipeline file, which Spark has to resolve.
+
+    Raises:
+        PipelineFileError: An expression is not valid, or names a column that does not exist.
+    """
+    pipeline = plan.pipeline
+    schemas = get_schemas(plan.inputs)
+    with prefix_errors(pipeline.command_argument):
+        session = resolve_session(plan.spark)
+        emissions = check_expressions(session, pipeline, plan.grid, **schemas)
+        # With `explode`, only Spark knows them.
+        check_named_columns(pipeline, emissions.names, schemas)
+        _require_same_case(plan.tables, emissions.names)
+        check_row_conditions(session, pipeline, emissions, schemas)
+        # Resolves keys and condition, so that `plan` refuses what a job could not run.
+        plan.create_join_now()
+
+
+def _collect_notes(
+    context: PlanningContext, slice_ranges: Sequence[SliceRange], files: Sequence[InputFiles]
+) -> Iterator[str]:
+    """Yield the notes about what the slices will read, publish and carry."""
+    yield from _note_late_arriving_rows(context, slice_ranges)
+    yield from _note_void_columns(context)
+    yield from _note_adopted_slices(context, slice_ranges)
+    yield from _note_unbounded_state(context, slice_ranges, files)
 
 
 def _find_slices_to_reprocess(context: PlanningContext, slice_ranges: Sequence[SliceRange]) -> tuple[int, ...] | None:
@@ -203,7 +219,8 @@ def _note_unknown_arrivals(context: PlanningContext, slice_ranges: Sequence[Slic
 
 def _note_adopted_slices(context: PlanningContext, slice_ranges: Sequence[SliceRange]) -> Iterator[str]:
     """Yield a note if the plan reruns adopted slices."""
-    entries, numbers = context.ledger.entries, (number for part in slice_ranges for number in part.slices)
+    entries = context.ledger.entries
+    numbers = (number for part in slice_ranges for number in part.slices)
     adoption = find_adoption(entries)
     if adoption and list_adopted_slices(entries, numbers):
         yield (

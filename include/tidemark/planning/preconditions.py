@@ -13,9 +13,9 @@ from tidemark.config.types import format_instant
 from tidemark.delta.column_changes import find_column_changes
 from tidemark.errors import InputError, SliceOrderError
 from tidemark.joins.window_output import SEMI_ANTI_TYPES
-from tidemark.ledger.config_fingerprint import serialize_settings, slices_with_other_settings
+from tidemark.ledger.config_fingerprint import find_slices_with_other_settings, serialize_settings
 from tidemark.ledger.entry import Entry
-from tidemark.ledger.staleness import find_compared_versions, reads, stale, start_of_chain
+from tidemark.ledger.staleness import find_compared_versions, find_stale_slices, find_start_of_chain, list_read_ranges
 from tidemark.planning.context import PlanningContext
 from tidemark.planning.plan import SliceRange
 from tidemark.sources.late_arrivals import require_unchanged
@@ -64,7 +64,7 @@ def require_rereadable_inputs(context: PlanningContext, slice_ranges: Iterable[S
     entries = [entry for number in numbers if (entry := context.ledger.entry(number))]
     for side, source in enumerate(context.inputs):
         with context.record_spark_query(f"whether rows of {source.table.name} are there to be read again"):
-            source.changes.require_rereadable(context.grid, reads(entries, side))
+            source.changes.require_rereadable(context.grid, list_read_ranges(entries, side))
 
 
 def require_emitted_columns(context: PlanningContext) -> None:
@@ -92,9 +92,10 @@ def require_emitted_columns(context: PlanningContext) -> None:
 
 def require_same_settings(context: PlanningContext) -> None:
     """Check that committed slices ran under the present settings, or will be rerun because they did not."""
-    other = next(_find_slices_with_other_settings(context, context.last), None)
-    if other and stale(context.ledger).get(other[0]) != "changed settings":
-        start, run = context.grid.label(other[0]), f"tidemark run {format_cli_arguments(to_live(context.pipeline))}"
+    other = next(_find_changed_slices_of_chain(context, context.last), None)
+    if other and find_stale_slices(context.ledger).get(other[0]) != "changed settings":
+        start = context.grid.label(other[0])
+        run = f"tidemark run {format_cli_arguments(to_live(context.pipeline))}"
         raise SliceOrderError(
             f"slices from {start} on were written under other settings ({other[1]}), whose state lacks what the "
             f"present ones need. Restore them, run {context.reprocess_command} --from {start}, or compute a candidate "
@@ -105,12 +106,12 @@ def require_same_settings(context: PlanningContext) -> None:
 def require_continuable_settings(context: PlanningContext, first: int) -> None:
     """Check that the slice before `first` ran under the present settings."""
     before = context.ledger.entry(first - 1)
-    changed_slices = dict(_find_slices_with_other_settings(context, before))
+    changed_slices = dict(_find_changed_slices_of_chain(context, before))
     if before and before.number in changed_slices:
         raise SliceOrderError(
             f"slice {context.grid.label(before.number)} was written under other settings "
-            f"({changed_slices[before.number]}), so "
-            f"its checkpoint cannot be continued; reprocess from {context.grid.label(min(changed_slices))}"
+            f"({changed_slices[before.number]}), so its checkpoint cannot be continued. Reprocess from "
+            f"{context.grid.label(min(changed_slices))}."
         )
 
 
@@ -120,23 +121,24 @@ def require_same_local_days(context: PlanningContext) -> None:
     if not isinstance(grid, LocalDayGrid) or ledger.rows.empty:
         return
     changed_slices = dict(
-        slices_with_other_settings(ledger.entries.values(), serialize_settings(context.pipeline), grid)
+        find_slices_with_other_settings(ledger.entries.values(), serialize_settings(context.pipeline), grid)
     )
     for row in ledger.rows[["number", "slice", "slice_end"]].to_dict("records"):
-        number, committed = int(row["number"]), (row["slice"], row["slice_end"])
+        number = int(row["number"])
+        committed = (row["slice"], row["slice_end"])
         current = grid.datetime_of(number), grid.datetime_of(number + 1)
         if committed != current and number not in changed_slices:
             committed_day, current_day = (" to ".join(map(format_instant, bounds)) for bounds in (committed, current))
             raise SliceOrderError(
                 f"a slice was committed as the day {committed_day} of {grid.zone}, which is {current_day} by Python's "
-                "time zone database; use the one of then, or give the pipeline a new `output`"
+                "time zone database. Install the time zone database of that time, or set a new `output`."
             )
 
 
-def _find_slices_with_other_settings(context: PlanningContext, last: Entry | None) -> Iterator[tuple[int, str]]:
+def _find_changed_slices_of_chain(context: PlanningContext, last: Entry | None) -> Iterator[tuple[int, str]]:
     """Return slices of the gapless chain up to `last` that ran under other settings, with the settings that differ."""
-    start = start_of_chain(context.ledger, last)
+    start = find_start_of_chain(context.ledger, last)
     if start is None or last is None:
         return iter(())
     chain = (context.ledger.entries[number] for number in range(start.number, last.number + 1))
-    return slices_with_other_settings(chain, serialize_settings(context.pipeline), context.grid)
+    return find_slices_with_other_settings(chain, serialize_settings(context.pipeline), context.grid)

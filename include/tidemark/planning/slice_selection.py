@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.errors import SliceOrderError
-from tidemark.ledger.config_fingerprint import describe_setting_diff, settings_up_to_slice
+from tidemark.ledger.config_fingerprint import describe_setting_diff, remove_later_restarts
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import restorable, stale
+from tidemark.ledger.staleness import find_restorable_start, find_stale_slices
 from tidemark.planning.context import PlanningContext
 from tidemark.planning.new_slices import select_new_slices
 from tidemark.planning.plan import SliceRange, SliceSelection
@@ -57,7 +57,7 @@ def _select_for_run(context: PlanningContext) -> SliceSelection:
         require_emitted_columns(context)
     notes = selection.notes
     if repairs:
-        notes += ("slices after one that runs again also run again, until the state that one starts from is unchanged",)
+        notes += ("later slices also run again until a slice starts from the same state as before",)
     return replace(selection, slice_ranges=slice_ranges, notes=notes)
 
 
@@ -77,7 +77,8 @@ def _select_for_reprocess(context: PlanningContext) -> SliceSelection:
         notes = [] if outdated else ["no input rows of committed slices have arrived or changed since they were read"]
         notes += _explain_stale_upstreams(context)
     else:
-        slice_ranges, notes = _find_requested_ranges(context, last), []
+        slice_ranges = _find_requested_ranges(context, last)
+        notes = []
     if slice_ranges:
         first = slice_ranges[0].slices[0]
         require_same_tables(context, first)
@@ -131,8 +132,8 @@ def _note_following_slices(grid: Grid, first: SliceRange, last: Entry) -> list[s
     following, end = first.slices[-1] + 1, last.number + 1
     if following >= end:
         return []
-    until = f"until the state that one starts from is unchanged, at most up to {grid.label(end)}"
-    return [f"slices from {grid.label(following)} on also run again, {until}"]
+    until = f"until a slice starts from the same state as before, at the latest up to {grid.label(end)}"
+    return [f"slices from {grid.label(following)} on also run again {until}"]
 
 
 def _find_ranges_with_unread_changes(context: PlanningContext, excluded: Collection[int]) -> list[SliceRange]:
@@ -170,13 +171,13 @@ def _find_requested_ranges(context: PlanningContext, last: Entry) -> list[SliceR
         )
     if end > last.number + 1:
         raise SliceOrderError(
-            f"the last committed slice is {grid.label(last.number)}; reprocess up to {grid.label(last.number + 1)} "
-            "at most, and run what comes after"
+            f"the last committed slice is {grid.label(last.number)}. Reprocess up to {grid.label(last.number + 1)} "
+            "at most, and run later slices."
         )
     if first > 0 and first not in entries and first - 1 not in entries:
         before = max((number for number in entries if number < first), default=-1)
         raise SliceOrderError(
-            f"checkpoint before slice {grid.label(first)} is missing; reprocess from {grid.label(before + 1)}"
+            f"checkpoint before slice {grid.label(first)} is missing. Reprocess from {grid.label(before + 1)}."
         )
     requested = range(first, end)
     committed = group_consecutive(number for number in requested if number in entries)
@@ -188,26 +189,28 @@ def _find_requested_ranges(context: PlanningContext, last: Entry) -> list[SliceR
 
 def find_stale_ranges(ledger: Ledger) -> Iterator[SliceRange]:
     """Yield the stale committed slices, grouped, each group with the reason of its first slice."""
-    reasons = stale(ledger)
+    reasons = find_stale_slices(ledger)
     for slices in group_consecutive(reasons):
-        why, first, before = reasons[slices[0]], ledger.grid.label(slices[0]), ledger.grid.label(slices[0] - 1)
+        why = reasons[slices[0]]
+        first = ledger.grid.label(slices[0])
+        before = ledger.grid.label(slices[0] - 1)
         if why == "changed settings":
             changes = _describe_changed_settings(ledger, slices[0])
             explanation = (
-                f"slice {first} ran under other settings than the file has now ({changes}), and slice {before} before "
-                "it under those of the file; it runs again"
+                f"slice {first} ran under other settings than the pipeline file has now ({changes}). It runs again"
             )
             yield SliceRange(slices, "changed settings", explanation)
         elif why == "changed state":
-            yield SliceRange(slices, "stale", f"{before} has another state now")
+            yield SliceRange(slices, "stale", f"slice {before} now ends with a different state")
         else:
-            yield SliceRange(slices, "stale", f"{before} or an earlier slice now reads rows that this one had read")
+            because = f"a reprocess of {before} or an earlier slice read late-arriving rows that this slice had read"
+            yield SliceRange(slices, "stale", because)
 
 
 def _describe_changed_settings(ledger: Ledger, number: int) -> str:
     """Describe how the settings of the previous slice differ from those under which a slice ran."""
     entry, before = ledger.entries[number], ledger.entries[number - 1]
-    return describe_setting_diff(settings_up_to_slice(entry.settings, ledger.grid, before.number), before.settings)
+    return describe_setting_diff(remove_later_restarts(entry.settings, ledger.grid, before.number), before.settings)
 
 
 def _find_ranges_with_changed_inputs(context: PlanningContext) -> list[SliceRange]:
@@ -217,9 +220,11 @@ def _find_ranges_with_changed_inputs(context: PlanningContext) -> list[SliceRang
     output of another pipeline, added rows count too: a reprocess of that pipeline added them.
     """
     if context.upstreams and context.pipeline.on_late_arriving_rows == "reprocess":
-        numbers = set(context.slices_to_reprocess).difference(stale(context.ledger))
+        numbers = set(context.slices_to_reprocess).difference(find_stale_slices(context.ledger))
         return _create_changed_ranges(numbers, "their input rows have changed")
-    return _create_changed_ranges(context.find_slices_with_deleted_inputs().difference(stale(context.ledger)))
+    return _create_changed_ranges(
+        context.find_slices_with_deleted_inputs().difference(find_stale_slices(context.ledger))
+    )
 
 
 def _find_ranges_to_rebuild(context: PlanningContext, slice_ranges: Iterable[SliceRange]) -> Iterator[SliceRange]:
@@ -227,7 +232,7 @@ def _find_ranges_to_rebuild(context: PlanningContext, slice_ranges: Iterable[Sli
     planned = set[int]()
     for part in slice_ranges:
         first = part.slices.start
-        start = restorable(context.ledger, first, context.available_checkpoints, planned)
+        start = find_restorable_start(context.ledger, first, context.available_checkpoints, planned)
         if context.last and first <= context.last.number and start < first:
             before, since = context.grid.label(first - 1), context.grid.label(start)
             because = f"the checkpoint after {before} is rebuilt from {since} on"

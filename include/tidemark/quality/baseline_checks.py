@@ -49,10 +49,10 @@ def compare_with_baseline(
     """Compute the metrics of slices, and their ratios to the baseline.
 
     Args:
-        entries: the ledger's entries when the job began.
-        new: the job's own entries.
-        slices: slice numbers of the job.
-        grid: grid of the slices.
+        entries: The ledger's entries when the job began.
+        new: The job's own entries.
+        slices: Slice numbers of the job.
+        grid: Grid of the slices.
 
     Returns:
         One row per slice, indexed by its number. A ratio is NaN without a baseline, and if the baseline expects fewer
@@ -162,7 +162,8 @@ def format_check_name(check: Expectation) -> str:
 def _evaluate_check(
     values: pd.Series[float], check: Expectation, details: MetricDetails
 ) -> list[tuple[ExpectationResult | None, Measurement]]:
-    name, results = format_check_name(check), []
+    name = format_check_name(check)
+    results = []
     for number, value in zip(values.index.tolist(), values.tolist(), strict=True):
         is_nan = value != value  # noqa: PLR0124
         passed = is_nan or _is_within_bounds(value, check)

@@ -28,7 +28,7 @@ class EvaluationUnits:
 
 
 @dataclass(frozen=True)
-class JobRows:
+class ValidationRows:
     """Output rows of a job, or input rows that it is about to join."""
 
     slice_starts: Sequence[int]
@@ -50,7 +50,8 @@ class JobRows:
         """Select the units that an expectation is evaluated on; None if there are none, such as no day that ends."""
         table = "emissions" if expectation.on == "pairs" else expectation.on
         slice_start = F.unix_micros("_slice")
-        rows, day = self.tables[table], self.grid.day_column(slice_start)
+        rows = self.tables[table]
+        day = self.grid.day_column(slice_start)
         if expectation.per == "day":
             if not self.last_slices:
                 return None
@@ -74,9 +75,9 @@ def find_last_slices_of_days(grid: Grid, slices: range, end: int | None) -> dict
     """Return the index of the last slice of each day that ends in these slices, by the number of the day.
 
     Args:
-        grid: grid of the slices.
-        slices: slice numbers of the job.
-        end: number of the slice after the pipeline's last; None without a last slice.
+        grid: Grid of the slices.
+        slices: Slice numbers of the job.
+        end: Number of the slice after the pipeline's last; None without a last slice.
     """
     days = [grid.day_of(number) for number in range(slices.start, slices.stop + 1)]
     return {
@@ -88,3 +89,7 @@ def find_earlier_slices(grid: Grid, slices: range, days: Mapping[int, int]) -> r
     """Return the slices before these that begin on or after the earliest of some days."""
     first = grid.first_from(grid.start_of_day(min(days, default=0)))
     return range(min(slices.start, max(0, first)), slices.start)
+
+
+# Until execution/ uses the new name.
+JobRows = ValidationRows

@@ -18,7 +18,7 @@ from tidemark.config import Expectation, Pipeline
 from tidemark.config.sides import SIDES
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.quality.baseline_checks import evaluate_baseline_checks
-from tidemark.quality.evaluation_scope import JobRows
+from tidemark.quality.evaluation_scope import ValidationRows
 from tidemark.quality.gx.data_docs import get_docs_index
 from tidemark.quality.gx.fast_path import can_skip_gx, store_passed_result
 from tidemark.quality.gx.project import open_project
@@ -30,7 +30,7 @@ from tidemark.quality.waivers import Waivers, apply_waivers
 
 def validate_output(
     invariants: pd.DataFrame,
-    rows: JobRows,
+    rows: ValidationRows,
     pipeline: Pipeline,
     tables: PipelineTables,
     run: str,
@@ -42,13 +42,13 @@ def validate_output(
     nothing else needs it (`can_skip_gx`).
 
     Args:
-        invariants: one row per slice, with the columns of `INVARIANTS`.
-        rows: rows and metrics of the job.
-        pipeline: its expectations and settings of results.
-        tables: where results are stored: those of the first rejected slice; without one, those of the last slice with
+        invariants: One row per slice, with the columns of `INVARIANTS`.
+        rows: Rows and metrics of the job.
+        pipeline: Its expectations and settings of results.
+        tables: Where results are stored: those of the first rejected slice; without one, those of the last slice with
             a failure, else of the last slice. `write_docs` adds them to Data Docs.
-        run: name of the run in results.
-        waivers: expectations that do not keep a slice from being published.
+        run: Name of the run in results.
+        waivers: Expectations that do not keep a slice from being published.
     """
     started = time.monotonic()
     delete_oldest_results(tables)
@@ -68,7 +68,7 @@ def validate_output(
 
 
 def validate_inputs(
-    rows: JobRows, pipeline: Pipeline, tables: PipelineTables, run: str, waivers: Waivers = MappingProxyType({})
+    rows: ValidationRows, pipeline: Pipeline, tables: PipelineTables, run: str, waivers: Waivers = MappingProxyType({})
 ) -> ValidationResult:
     """Validate the rows that a job is about to join, by the expectations of the pipeline file on its inputs."""
     started = time.monotonic()
@@ -81,7 +81,7 @@ def validate_inputs(
 
 
 def _evaluate_on_rows(
-    runner: SuiteRunner, expectations: Iterable[Expectation], rows: JobRows, results: ResultSet
+    runner: SuiteRunner, expectations: Iterable[Expectation], rows: ValidationRows, results: ResultSet
 ) -> ResultSet:
     """Add the results of expectations on rows; days that continue after the job are not evaluated yet."""
     for group in _group_by_scope(expectation for expectation in expectations if expectation.on != "history"):
@@ -99,7 +99,7 @@ def _group_by_scope(expectations: Iterable[Expectation]) -> list[list[Expectatio
 
 
 def _evaluate_on_history(
-    rows: JobRows, metrics: pd.DataFrame, checks: list[Expectation], waivers: Waivers
+    rows: ValidationRows, metrics: pd.DataFrame, checks: list[Expectation], waivers: Waivers
 ) -> ResultSet:
     failures, measurements = zip(*evaluate_baseline_checks(metrics, checks, rows.metric_details), strict=True)
     waived = [

@@ -68,7 +68,8 @@ def profile_emissions(emissions: DataFrame, slices: int) -> Profile | None:
     for number, field in enumerate(fields):
         aggregates += [column.alias(f"{name}_{number}") for name, column in _create_aggregates(field).items()]
     table = emissions.rollup("_slice").agg(*aggregates).toPandas()
-    by_slice, [total] = table[table["_slice"].notna()], table[table["_slice"].isna()].to_dict("records") or [{}]
+    by_slice = table[table["_slice"].notna()]
+    [total] = table[table["_slice"].isna()].to_dict("records") or [{}]
     if by_slice.empty:
         return None
     set_numbers = [n for n, _ in enumerate(fields) if 0 < total.get(f"distinct_{n}", 0) <= 2 * MAX_SET_SIZE]
@@ -96,7 +97,7 @@ def format_yaml_block(profile: Profile, *, has_quality: bool = False) -> str:
     """Format the proposals as YAML for a pipeline file.
 
     Args:
-        profile: statistics of the emissions.
+        profile: Statistics of the emissions.
         has_quality: True if the file has a field `quality`, below which the items belong. YAML allows it only once.
     """
     rows, slices = format_count(profile.rows, "row"), format_count(profile.slices, "slice")

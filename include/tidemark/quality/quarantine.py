@@ -108,17 +108,17 @@ def release(
     """Publish the quarantined rows of a slice in one commit of the ledger.
 
     Args:
-        spark: session to rewrite files with.
-        pipeline: its settings.
-        lake: root folder of the lake.
-        start: start of the slice.
-        expectation: name, or part of it, to release only rows that fail no other expectation; None for all rows.
-        user: who releases, for the ledger.
-        runs: runs whose rows may be released; empty for all.
+        spark: Session to rewrite files with.
+        pipeline: Its settings.
+        lake: Root folder of the lake.
+        start: Start of the slice.
+        expectation: Name, or part of it, to release only rows that fail no other expectation; None for all rows.
+        user: Who releases, for the ledger.
+        runs: Runs whose rows may be released; empty for all.
 
     Raises:
-        UserError: no row of the slice is in quarantine, or its rows are of another run.
-        SliceOrderError: another process has committed since; nothing was released.
+        UserError: No row of the slice is in quarantine, or its rows are of another run.
+        SliceOrderError: Another process has committed since; nothing was released.
     """
     ledger = Ledger.from_pipeline(pipeline, lake)
     number = ledger.grid.parse_boundary(start, "--slice")
@@ -146,7 +146,7 @@ def match_expectation_name(text: str, candidates: Iterable[str]) -> str:
     """Return the expectation name that equals a text, or the only one that contains it.
 
     Raises:
-        UserError: none or several match.
+        UserError: None or several match.
     """
     names = list(candidates)
     if text in names:
@@ -210,7 +210,7 @@ def _cast_to_emissions(rows: DataFrame, path: str) -> DataFrame:
 def _commit(
     spark: SparkSession, ledger: Ledger, entry: Entry, staged: StagedRun, result: ReleaseResult, user: str
 ) -> None:
-    transaction = LedgerTransaction.prepare(spark, ledger, ledger.number + 1, [staged], released=[entry.number])
+    transaction = LedgerTransaction.prepare(spark, ledger, ledger.last_commit + 1, [staged], released=[entry.number])
     stored = read_newest_row(ledger.tables, ledger.grid.datetime_of(entry.number))
     at = format_instant(transaction.committed_at)
     release_ = {"rows": result.rows, "expectations": result.expectations, "user": user, "at": at}

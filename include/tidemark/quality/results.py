@@ -147,9 +147,9 @@ def format_expectation_name(expectation_type: str, arguments: Mapping[str, Any],
     """Format the name of an expectation for results, messages and tables: `TYPE(NAME VALUE, ...) SCOPE`.
 
     Args:
-        expectation_type: such as `expect_column_values_to_not_be_null`.
-        arguments: arguments by name.
-        scope: rows and unit, as `Expectation.scope` returns them.
+        expectation_type: Such as `expect_column_values_to_not_be_null`.
+        arguments: Arguments by name.
+        scope: Rows and unit, as `Expectation.scope` returns them.
     """
     listed = ", ".join(f"{name} {value}" for name, value in arguments.items())
     return f"{expectation_type}({listed}){scope}"

@@ -75,11 +75,11 @@ def create_result_rows(pipeline: Pipeline, grid: Grid, first: int, run: str, res
     """Create the rows of a run's slices, one per slice and measurement.
 
     Args:
-        pipeline: its expectations, which have the bounds.
-        grid: grid of the slices.
-        first: number of the first slice.
-        run: run of the slices in the ledger.
-        result: result of validating the run.
+        pipeline: Its expectations, which have the bounds.
+        grid: Grid of the slices.
+        first: Number of the first slice.
+        run: Run of the slices in the ledger.
+        result: Result of validating the run.
     """
     expectations = (*pipeline.quality, *pipeline.default_expectations)
     bounds = {get_expectation_name(expectation): get_value_bounds(expectation) for expectation in expectations}
@@ -143,8 +143,8 @@ def read_results(path: str, where: ds.Expression | None = None) -> pd.DataFrame:
     """Read the table `quality` or `rejection_results`, ordered by slice; empty if there is no table.
 
     Args:
-        path: path of the table.
-        where: filter of its rows; None for all rows.
+        path: Path of the table.
+        where: Filter of its rows; None for all rows.
     """
     log = DeltaTableHandle.open(path)
     if log is None:

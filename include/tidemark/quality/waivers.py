@@ -75,15 +75,15 @@ def waive(pipeline: Pipeline, lake: str, start: datetime, expectation: str, reas
     The waiver is for the rows of one attempt. A later reprocess of the slice needs another.
 
     Args:
-        pipeline: its settings.
-        lake: root folder of the lake.
-        start: start of the slice.
-        expectation: name of the expectation, or a part that no other contains.
-        reason: text for the ledger.
-        user: who waives.
+        pipeline: Its settings.
+        lake: Root folder of the lake.
+        start: Start of the slice.
+        expectation: Name of the expectation, or a part that no other contains.
+        reason: Text for the ledger.
+        user: Who waives.
 
     Raises:
-        UserError: the expectation does not exist, is not evaluated per slice, or never rejects a slice; or the reason
+        UserError: The expectation does not exist, is not evaluated per slice, or never rejects a slice; or the reason
             is empty.
     """
     if not reason.strip():
@@ -120,13 +120,19 @@ def record_waiver(tables: PipelineTables, waiver: Waiver) -> None:
     """Append a waiver to the table `waivers`.
 
     Raises:
-        FaultError: commits of other processes conflicted with every attempt.
+        FaultError: Commits of other processes conflicted with every attempt.
     """
     append_with_retry(tables.waivers, pa.Table.from_pylist([asdict(waiver)], SCHEMA))
 
 
 def read_waivers(tables: PipelineTables, grid: Grid, attempts: Mapping[int, int]) -> Waivers:
-    """Read the waivers for given attempts of slices, by slice number; the newest of several for an expectation."""
+    """Return waivers by slice start (µs UTC) and expectation; the newest of several.
+
+    Args:
+        tables: The pipeline's tables.
+        grid: The grid of slices.
+        attempts: Next attempt by slice number. Waivers of other attempts do not apply.
+    """
     log = DeltaTableHandle.open(tables.waivers)
     if log is None:
         return {}

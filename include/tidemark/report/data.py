@@ -143,12 +143,12 @@ def collect_report_data(
     Spark returns only aggregates and single rows, apart from the ledger.
 
     Args:
-        spark: session to read tables with.
-        comparison: result to report.
-        request: the comparison's request.
-        pipelines: the compared pipeline and the reference.
-        lake: root folder of the lake.
-        invocation: command line to repeat.
+        spark: Session to read tables with.
+        comparison: Result to report.
+        request: The comparison's request.
+        pipelines: The compared pipeline and the reference.
+        lake: Root folder of the lake.
+        invocation: Command line to repeat.
         include_what_if: True to replay the slices for each of about ten watermark delays.
     """
     batch = CommittedView.read(spark, pipelines[0], lake)

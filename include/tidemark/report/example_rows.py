@@ -9,9 +9,10 @@ from typing import Any
 from tidemark.comparison import CAUSES, Comparison
 from tidemark.comparison.cause_descriptions import REMEDIES
 from tidemark.comparison.committed_view import CommittedView
+from tidemark.comparison.multiset_diff import BATCH, STREAM
 from tidemark.comparison.result import Cause
 from tidemark.comparison.row_history import RowHistory, read_row_histories
-from tidemark.comparison.row_lookup import find_minimal_key, is_nameable
+from tidemark.comparison.row_lookup import find_minimal_key, is_nameable, is_scalar
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_micros
 from tidemark.formatting import format_lateness
@@ -94,24 +95,26 @@ class ExampleCollector:
 
     def _explain_example(self, cause: Cause, row: Mapping[str, Any]) -> Example:
         # The pipeline of the side that lacks the row has the reason.
-        missing_in = row.get("_missing_in", cause.missing_in)
-        view = self.reference if missing_in == "stream" and self.reference else self.batch
+        only_in_batch = row["_only_in"] == BATCH if "_only_in" in row else cause.missing_in == STREAM
+        view = self.reference if only_in_batch and self.reference else self.batch
         join = _find_join(self.batch, view, row)
         histories = [self._find_history(join, side) for side in SIDES if join and row.get("_input", side) == side]
         columns = {name: value for name, value in row.items() if name not in _DETAIL_COLUMNS}
         return Example(columns, _format_details(row), tuple(history.name for history in histories if history))
 
     def _find_history(self, join: _ExampleJoin, side: SideName) -> ExampleHistory | None:
-        columns, view = join.batch.map_columns(side), join.view
+        columns = join.batch.map_columns(side)
+        view = join.view
         values = {
             columns[name]: _format_value(value)
             for name, value in join.row.items()
-            if name in columns and _is_scalar(value) and is_nameable(columns[name])
+            if name in columns and is_scalar(value) and is_nameable(columns[name])
         }
         is_reference = view is not join.batch
         identity = (join.batch.pipeline.name, is_reference, side, *values.items())
         if values and identity not in self.histories and (key := find_minimal_key(view, side, values)):
-            name, history = f"row-{len(self.histories) + 1}", read_row_histories(view, side, key)[0]
+            name = f"row-{len(self.histories) + 1}"
+            history = read_row_histories(view, side, key)[0]
             argument = None if join.batch is self.batch else view.pipeline.command_argument
             self.histories[identity] = ExampleHistory(name, view.pipeline.name, is_reference, key, history, argument)
         return self.histories.get(identity)
@@ -132,7 +135,7 @@ def _find_join(batch: CommittedView, view: CommittedView, row: Mapping[str, Any]
 
 
 _DETAIL_COLUMNS = {
-    "_missing_in",
+    "_only_in",
     "_input",
     "_watermark",
     "_lateness_ms",
@@ -160,12 +163,8 @@ def _list_details(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"its {row['_input']} row"
     if "_detail" in row:
         yield str(row["_detail"]).replace("_", " ") if "_input" in row else str(row["_detail"])
-    if "_missing_in" in row:
-        yield "value in the batch" if row["_missing_in"] == "stream" else "value in the stream"
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str)
+    if "_only_in" in row:
+        yield f"value in the {row['_only_in']}"
 
 
 def _format_value(value: Any) -> str:

@@ -146,8 +146,8 @@ def choose_trial_delays(delay_ms: int, missing_delay_ms: Sequence[int]) -> list[
     """Choose delays to try, ascending: fractions of the current delay from 0, and the current plus each missing delay.
 
     Args:
-        delay_ms: current watermark delay.
-        missing_delay_ms: quantiles of the lateness; empty without late rows.
+        delay_ms: Current watermark delay.
+        missing_delay_ms: Quantiles of the lateness; empty without late rows.
     """
     fractions = {delay_ms * n // 4 for n in ((0, 2, 4) if missing_delay_ms else range(5))}
     longer = {_round_up(delay_ms + lateness_ms + 1) for lateness_ms in missing_delay_ms}

@@ -49,12 +49,12 @@ def check_paths(
     """Check that files can be written, before the report is computed.
 
     Args:
-        paths: local paths or URIs.
-        formats: allowed suffixes.
-        option: name of the argument or option with the paths, for messages.
+        paths: Local paths or URIs.
+        formats: Allowed suffixes.
+        option: Name of the argument or option with the paths, for messages.
 
     Raises:
-        UserError: the suffix is not allowed, or the folder does not exist.
+        UserError: The suffix is not allowed, or the folder does not exist.
     """
     files = tuple(paths)
     for file in files:
@@ -69,7 +69,7 @@ def check_folder(option: str, file: Path) -> None:
     """Check that the folder of a file exists, before its content is computed.
 
     Raises:
-        UserError: the folder does not exist.
+        UserError: The folder does not exist.
     """
     if not file.parent.is_dir():
         raise UserError(f"{option} {file}: the folder {file.parent} does not exist. Create it first.")

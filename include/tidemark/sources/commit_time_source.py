@@ -25,11 +25,12 @@ from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN
 from tidemark.spark.dataframe_utils import cast_columns, get_file_metadata
 from tidemark.spark.lazy_session import resolve_session
 
-_FILE_COLUMN, _ENTRY_COLUMN = f"{ARRIVAL_COLUMN}_file", f"{ARRIVAL_COLUMN}_known"
-_ENTRY_SCHEMA = (
-    f"{_FILE_COLUMN} string, {_ENTRY_COLUMN} struct<is_selected: boolean, at: long, by_commit: map<long, long>>"
+_FILE_COLUMN, _SELECTION_COLUMN = f"{ARRIVAL_COLUMN}_file", f"{ARRIVAL_COLUMN}_known"
+_SELECTION_SCHEMA = (
+    f"{_FILE_COLUMN} string, {_SELECTION_COLUMN} struct<is_selected: boolean, at: long, by_commit: map<long, long>>"
 )
-_Entry = tuple[bool, int | None, Mapping[int, int] | None]
+_FileSelection = tuple[bool, int | None, Mapping[int, int] | None]
+"""True if the rows of a file are selected, their arrival, and arrivals by row commit version; in microseconds UTC."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class CommitTimeInput(DeltaInput):
                 "commit}, or arrival: {commit: true} for the time at which a row was committed."
             )
         if conflicts := [
-            name for name in self.schema.names if name.lower() in {ARRIVAL_COLUMN, _FILE_COLUMN, _ENTRY_COLUMN}
+            name for name in self.schema.names if name.lower() in {ARRIVAL_COLUMN, _FILE_COLUMN, _SELECTION_COLUMN}
         ]:
             raise InputError(
                 f"input {self.name} has a column {conflicts[0]}, the name of Tidemark's column of commit times. "
@@ -93,10 +94,10 @@ class CommitTimeInput(DeltaInput):
         needs_row_tracking = any(
             not arrival.is_single_commit and arrival.ambiguity_reason is None for arrival in unmoved.values()
         )
-        entries = {path: _create_entry(unmoved[path]) if path in unmoved else _EXCLUDED for path in arrivals}
+        selections = {path: _select_arrival(unmoved[path]) if path in unmoved else _EXCLUDED for path in arrivals}
         rows = self._add_arrival_times(
             self._read_with_spark(at) if needs_row_tracking else super().read(at),
-            entries,
+            selections,
             uses_row_tracking=needs_row_tracking,
         )
         for originals in self._read_originals(groups):
@@ -186,50 +187,52 @@ class CommitTimeInput(DeltaInput):
             return None
         if any(not arrival.is_single_commit and arrival.ambiguity_reason is None for arrival in unmoved.values()):
             return None  # Parquet alone has no row commit versions
-        entries = {path: _create_entry(arrival) for path, arrival in unmoved.items()} | {
+        selections = {path: _select_arrival(arrival) for path, arrival in unmoved.items()} | {
             part.path: (True, part.arrived_us, None) for part in parts
         }
-        rows = read_plain_parquet(self.spark, log, list(entries))
-        return None if rows is None else self._add_arrival_times(rows, entries, uses_row_tracking=False)
+        rows = read_plain_parquet(self.spark, log, list(selections))
+        return None if rows is None else self._add_arrival_times(rows, selections, uses_row_tracking=False)
 
     def _read_originals(self, groups: Iterable[FileRewrite]) -> Iterator[DataFrame]:
         """Yield moved rows from the files before the rewrite, by the last version that had these files."""
-        by_version: dict[int, dict[str, _Entry]] = {}
+        by_version: dict[int, dict[str, _FileSelection]] = {}
         for part in (part for group in groups for part in group.sources):
             by_version.setdefault(part.version, {})[part.path] = (True, part.arrived_us, None)
-        for version, entries_of_version in sorted(by_version.items()):
-            entries = {path: entries_of_version.get(path, _EXCLUDED) for path in self.arrivals(version)}
-            yield self._add_arrival_times(super().read(version), entries, uses_row_tracking=False)
+        for version, selections_of_version in sorted(by_version.items()):
+            selections = {path: selections_of_version.get(path, _EXCLUDED) for path in self.arrivals(version)}
+            yield self._add_arrival_times(super().read(version), selections, uses_row_tracking=False)
 
     def _add_arrival_times(
-        self, rows: DataFrame, entries: Mapping[str, _Entry], *, uses_row_tracking: bool
+        self, rows: DataFrame, selections: Mapping[str, _FileSelection], *, uses_row_tracking: bool
     ) -> DataFrame:
-        """Keep the rows of selected files and add `ARRIVAL_COLUMN`. A row of a file without entry fails the query."""
-        if not entries:  # an empty table has no file metadata
+        """Keep the rows of selected files and add `ARRIVAL_COLUMN`. Rows of other files fail the query."""
+        if not selections:  # an empty table has no file metadata
             return rows.withColumn(ARRIVAL_COLUMN, F.lit(None).cast("timestamp"))
-        uri_entries = [(uri, entry) for path, entry in entries.items() for uri in self.list_spark_uris(path)]
-        table = F.broadcast(resolve_session(self.spark).createDataFrame(uri_entries, _ENTRY_SCHEMA))
+        uri_selections = [
+            (uri, selection) for path, selection in selections.items() for uri in self.list_spark_uris(path)
+        ]
+        table = F.broadcast(resolve_session(self.spark).createDataFrame(uri_selections, _SELECTION_SCHEMA))
         columns = [get_file_metadata(rows, "file_path").alias(_FILE_COLUMN)]
         if uses_row_tracking:
             columns.append(get_file_metadata(rows, "row_commit_version").alias(ARRIVAL_COLUMN))
-        entry_column = F.col(_ENTRY_COLUMN)
-        micros = entry_column["at"]
+        selection_column = F.col(_SELECTION_COLUMN)
+        micros = selection_column["at"]
         if uses_row_tracking:
-            micros = F.coalesce(micros, entry_column["by_commit"][F.col(ARRIVAL_COLUMN)])
+            micros = F.coalesce(micros, selection_column["by_commit"][F.col(ARRIVAL_COLUMN)])
         unmatched = F.raise_error(F.concat(F.lit("no commit time is known for the rows of file "), F.col(_FILE_COLUMN)))
         selected = (
             rows.select("*", *columns)
             .join(table, _FILE_COLUMN, "left")
-            .where(entry_column.isNull() | entry_column["is_selected"])
+            .where(selection_column.isNull() | selection_column["is_selected"])
         )
         arrival = F.timestamp_micros(F.coalesce(micros, unmatched.cast("long"))).alias(ARRIVAL_COLUMN)
         return selected.select(*(F.col(quote_identifier(name)) for name in rows.columns), arrival)
 
 
-_EXCLUDED: _Entry = (False, None, None)
+_EXCLUDED: _FileSelection = (False, None, None)
 
 
-def _create_entry(arrival: FileArrival) -> _Entry:
+def _select_arrival(arrival: FileArrival) -> _FileSelection:
     if arrival.is_single_commit or arrival.ambiguity_reason:
         return (True, arrival.latest_us, None)
     return (True, None, arrival.us_by_row_commit_version)

@@ -13,7 +13,7 @@ from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import stale
+from tidemark.ledger.staleness import find_stale_slices
 from tidemark.timegrid.slices import Grid
 
 
@@ -42,7 +42,7 @@ class UpstreamState:
         cls, side: SideName, pipeline: str, cli_arguments: str, ledger: Ledger, ledger_version: int | None
     ) -> UpstreamState:
         """Find the state of a pipeline by its ledger."""
-        numbers, stale_slice = list(ledger.entries), min(stale(ledger), default=None)
+        numbers, stale_slice = list(ledger.entries), min(find_stale_slices(ledger), default=None)
         gap = next((number + 1 for number in numbers if number + 1 not in ledger.entries), None)
         end = gap if stale_slice is None or gap is None else min(gap, stale_slice)
         drained = ledger.last.number if ledger.last and ledger.last.drained else None
@@ -92,7 +92,8 @@ def read_upstreams(pipeline: Pipeline, lake: str, *, applies_commits: bool) -> l
         lake: Folder or URI of the pipelines' tables.
         applies_commits: Apply commits of their ledgers that their tables lack, so that a reader sees all rows.
     """
-    grid, read = Grid.from_config(pipeline.slices), Ledger.read if applies_commits else Ledger.read_without_sync
+    grid = Grid.from_config(pipeline.slices)
+    read = Ledger.read if applies_commits else Ledger.read_without_sync
     states = []
     for side, upstream in pipeline.upstreams.items():
         tables = _locate_tables(getattr(pipeline, side), lake)

@@ -54,10 +54,12 @@ def export_checkpoint(state: CheckpointRef, to: str) -> ExportResult:
     restores the side's watermark.
 
     Raises:
-        UserError: the folder is not empty or not local, or no query can resume from the state.
-        CheckFailedError, SliceOrderError, InputError: the checkpoint has expired and cannot be rebuilt.
+        UserError: The folder is not empty or not local, or no query can resume from the state.
+        CheckFailedError, SliceOrderError, InputError: The checkpoint has expired and cannot be rebuilt.
     """
-    folder, pipeline, marks = _resolve_new_folder(to), state.pipeline, state.entry.watermarks
+    folder = _resolve_new_folder(to)
+    pipeline = state.pipeline
+    watermarks = state.entry.watermarks
     _require_resumable(state)
     inputs = open_inputs(state.spark, pipeline, state.lake)
     join = create_join(pipeline, state.spark, get_schemas(inputs))
@@ -72,14 +74,14 @@ def export_checkpoint(state: CheckpointRef, to: str) -> ExportResult:
         with override_settings(state.spark, list_settings_to_write(table.schema)):
             table.coalesce(1).write.format("delta").save(f"{folder}/{source.side.name}")
     if isinstance(join, StreamStreamJoin):
-        query = asdict(continue_from_state(create_spark_query(pipeline, inputs), join, max(0, marks.combined)))
+        query = asdict(continue_from_state(create_spark_query(pipeline, inputs), join, max(0, watermarks.combined)))
         shutil.copy(str(resume_query.__file__), folder / QUERY_MODULE)
     result = ExportResult(
         pipeline.name,
         state.end_label,
         str(folder),
         *state.entry.carried,
-        {name: _finite_watermark(getattr(marks, name)) for name in (*SIDES, "combined")},
+        {name: _finite_watermark(getattr(watermarks, name)) for name in (*SIDES, "combined")},
         str(folder / QUERY_MODULE) if query else None,
     )
     content = {
@@ -111,9 +113,9 @@ def _require_resumable(state: CheckpointRef) -> None:
     """Check that a query that has just read the state equals the pipeline at that point.
 
     Raises:
-        UserError: it would not.
+        UserError: It would not.
     """
-    pipeline, marks = state.pipeline, state.entry.watermarks
+    pipeline, watermarks = state.pipeline, state.entry.watermarks
     if pipeline.join.window_inequality:
         raise UserError(
             f"{pipeline.name} compares windows: a row may be in the state for some of its windows only, which a new "
@@ -126,8 +128,8 @@ def _require_resumable(state: CheckpointRef) -> None:
         raise UserError(
             f"the input was drained at {state.end_label}, so no row can follow. Export an earlier checkpoint."
         )
-    lane = create_lane(pipeline, marks)
-    if isinstance(lane, MicroBatchLane) and lane.next_watermark(marks) != (marks.batch or 0):
+    lane = create_lane(pipeline, watermarks)
+    if isinstance(lane, MicroBatchLane) and lane.next_watermark(watermarks) != (watermarks.batch or 0):
         raise UserError(
             f"at {state.end_label} a batch without data is still to run, and a new query would start with its "
             "watermark. Run the last slice with --drain, or export where the watermark has not just advanced."

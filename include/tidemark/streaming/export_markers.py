@@ -60,10 +60,11 @@ def create_watermark_seed_row(
         None for a side without a watermark.
 
     Raises:
-        InputError: the input no longer contains a valid row.
+        InputError: The input no longer contains a valid row.
     """
-    marks, grid = state.entry.watermarks, state.grid
-    watermark, delay = getattr(marks, side), getattr(state.pipeline, side).watermark_delay
+    watermarks, grid = state.entry.watermarks, state.grid
+    watermark = getattr(watermarks, side)
+    delay = getattr(state.pipeline, side).watermark_delay
     if delay is None or watermark == NO_WATERMARK:
         return None
     left, right = (source.side.normalize(source.table.read(), grid, grid.start) for source in inputs)
@@ -75,7 +76,7 @@ def create_watermark_seed_row(
             f"input {side} contains no valid row any more, though it had one before {state.end_label}. "
             "Restore its rows, or start the query from the input tables."
         )
-    newest = F.timestamp_millis(F.lit(watermark + getattr(create_lane(state.pipeline, marks).lag, side)))
+    newest = F.timestamp_millis(F.lit(watermark + getattr(create_lane(state.pipeline, watermarks).lag, side)))
     already_emitted = F.lit(None).cast(_already_emitted_type(join)).alias("already_emitted")
     marker = F.struct(newest.alias("time"), F.lit(_SEED_LANES[side]).alias("lane"), already_emitted)
     return row.select("*", marker.alias("_tidemark"))

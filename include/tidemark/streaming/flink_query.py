@@ -49,8 +49,8 @@ def create_flink_query(pipeline: Pipeline, rows: str, answer: str) -> FlinkQuery
     are not needed.
 
     Args:
-        rows: folder of JSON lines with `ROWS` and the keys.
-        answer: folder for the output, JSON lines with `ANSWER`.
+        rows: Folder of JSON lines with `ROWS` and the keys.
+        answer: Folder for the output, JSON lines with `ANSWER`.
 
     Raises:
         PipelineFileError: Flink cannot run the join over rows in this order.
@@ -117,7 +117,8 @@ def format_join(
         conditions = list(_list_bounds(join.interval))
     else:
         conditions = [f"l.window_{end} = r.window_{end}" for end in _WINDOW_ENDS]
-    template, how = _JOIN, join.type.upper()
+    template = _JOIN
+    how = join.type.upper()
     if join.type in SEMI_ANTI_TYPES:
         template, how = _SEMI_ANTI_JOIN, {"semi": "EXISTS", "anti": "NOT EXISTS"}[join.type]
     on = " AND ".join([*key_conditions, *conditions])

@@ -20,7 +20,7 @@ def create_window_settings(pipeline: Pipeline) -> dict[str, int]:
     instants, because the rows of one are simultaneous.
 
     Raises:
-        PipelineFileError: the job does not support the join.
+        PipelineFileError: The job does not support the join.
     """
     for reason in _find_obstacles(pipeline):
         raise PipelineFileError(f"{pipeline.name} {reason}")

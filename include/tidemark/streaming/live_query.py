@@ -36,8 +36,8 @@ from tidemark.streaming.spark_query import create_spark_query
 from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.query_trace import QueryTrace
 
-Progress = Callable[[int, int | None], None]
-"""Called with the number of completed batches, and with their total if known."""
+OnBatches = Callable[[int, int | None], None]
+"""Callback with the number of completed batches, and with their total if known."""
 _REPLAY_SLICES = timedelta(minutes=1)
 
 
@@ -88,14 +88,14 @@ class LiveQueryResult(ToDict):
 
 
 def run_live_query(
-    spark: SparkSession, pipeline: Pipeline, lake: str, paths: LiveQueryPaths, rate: Rate, progress: Progress
+    spark: SparkSession, pipeline: Pipeline, lake: str, paths: LiveQueryPaths, rate: Rate, on_batches: OnBatches
 ) -> LiveQueryResult:
     """Run a pipeline's join as a streaming query until all input rows are read.
 
     Raises:
-        PipelineFileError: the dialect is not spark, or expressions do not fit the inputs.
-        InputError: an input is unusable, or the live query exists already.
-        UserError: the session is of Spark Connect.
+        PipelineFileError: The dialect is not spark, or expressions do not fit the inputs.
+        InputError: An input is unusable, or the live query exists already.
+        UserError: The session is of Spark Connect.
     """
     require_classic_session(spark, "tidemark stream")
     began = time.monotonic()
@@ -124,7 +124,7 @@ def run_live_query(
         sink = rows.writeStream.format("delta").outputMode("append").option("checkpointLocation", paths.checkpoint)
         with override_settings(spark, list_settings_to_write(rows.schema)):
             running = sink.trigger(availableNow=True).start(paths.table)
-    dropped = _await_end(running, progress, batches)
+    dropped = _await_end(running, on_batches, batches)
     trace = QueryTrace.read(spark, paths.checkpoint, pipeline)
     replay_grid = _replay_grid(trace)
     return LiveQueryResult(
@@ -153,12 +153,12 @@ def _session_settings(spark: SparkSession, query_settings: dict[str, str], batch
     }
 
 
-def _await_end(query: StreamingQuery, progress: Progress, batches: int | None) -> int:
+def _await_end(query: StreamingQuery, on_batches: OnBatches, batches: int | None) -> int:
     """Wait for the end of a query, and return the number of rows that it dropped."""
     try:
         while not query.awaitTermination(1):
             last = query.lastProgress
-            progress(last["batchId"] + 1 if last else 0, batches)
+            on_batches(last["batchId"] + 1 if last else 0, batches)
     finally:
         query.stop()
     operators = (operator for batch in query.recentProgress for operator in batch["stateOperators"])

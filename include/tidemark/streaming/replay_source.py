@@ -24,7 +24,7 @@ def parse_rate(text: str) -> Rate:
     """Parse a rate such as `slice`, `500 rows` or `now`.
 
     Raises:
-        ValueError: not a rate.
+        ValueError: Not a rate.
 
     >>> parse_rate("500 rows")
     500
@@ -42,7 +42,7 @@ def read_rows_in_slices(inputs: tuple[StoredInput, StoredInput], grid: Grid) -> 
     """Read the normalized rows of both inputs that belong to a slice.
 
     Raises:
-        InputError: arrivals are not exact.
+        InputError: Arrivals are not exact.
     """
     left, right = (read_side_in_slices(source, grid) for source in inputs)
     return left.unionByName(right, allowMissingColumns=True)
@@ -52,10 +52,11 @@ def read_side_in_slices(source: StoredInput, grid: Grid) -> DataFrame:
     """Read the normalized rows of an input that belong to a slice.
 
     Raises:
-        InputError: arrivals are not exact.
+        InputError: Arrivals are not exact.
     """
     source.changes.require_exact_arrivals(grid, 0)
-    side, rows = source.side, source.table.read()
+    side = source.side
+    rows = source.table.read()
     return side.normalize(rows.where(~side.has_unusable_time & (side.clock.micros >= grid.start)), grid, grid.start)
 
 
@@ -80,7 +81,7 @@ def write_feed(inputs: tuple[StoredInput, StoredInput], grid: Grid, path: str, r
         The number of files.
 
     Raises:
-        InputError: the table exists, or there are no rows.
+        InputError: The table exists, or there are no rows.
     """
     left, right = (source.table for source in inputs)
     if DeltaTableHandle.open(path):

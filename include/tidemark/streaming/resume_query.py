@@ -22,7 +22,7 @@ def resume(spark: SparkSession, left: DataFrame, right: DataFrame, folder: str |
     Sets the session's settings that the query depends on, and keeps once it has started.
 
     Args:
-        folder: the folder of the export; by default that of this file.
+        folder: The folder of the export; by default that of this file.
     """
     path = folder or str(Path(__file__).resolve().parent)
     query = json.loads(Path(path, "state.json").read_text(encoding="utf-8"))["query"]

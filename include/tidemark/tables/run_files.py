@@ -36,32 +36,32 @@ SLICE_COLUMNS = {
 Place = Literal["inside", "outside", "across"]
 
 
-def new_run(grid: Grid, first: int, attempt: int, commit: int) -> str:
+def create_run_name(grid: Grid, first: int, attempt: int, commit: int) -> str:
     """Create a run's name from its future commit number, first slice, attempt and a random token."""
     start = f"{grid.datetime_of(first):%Y%m%dT%H%M%S.%f}Z".replace(".000000Z", "Z")
     return f"{commit:08d}.{start}.{attempt}.{uuid4().hex[:8]}"
 
 
-def new_merged(commit: int) -> str:
+def create_merged_run_name(commit: int) -> str:
     """Create a name that replaces the run in files merged from several runs, as of a commit of the ledger."""
     return f"{_MERGED}{commit:08d}.{uuid4().hex[:8]}"
 
 
-def merged_at(run: str) -> int | None:
-    """Return the commit of the ledger as of which files were merged; None for a job's run.
+def parse_merge_commit(run: str) -> int | None:
+    """Parse the ledger's commit as of which files were merged from a run's name; None for a job's run.
 
-    >>> merged_at("merged.00000012.0a1b2c3d")
+    >>> parse_merge_commit("merged.00000012.0a1b2c3d")
     12
     """
     return int(run.removeprefix(_MERGED).partition(".")[0]) if run.startswith(_MERGED) else None
 
 
-def run_of(path: str) -> str:
-    """Extract the run from a file's path in a table. Underscores distinguish the folder from a column named `run`.
+def parse_run(path: str) -> str:
+    """Parse the run from a file's path in a table. Underscores distinguish the folder from a column named `run`.
 
-    >>> run_of("run=00000012.20240101T010000Z.1.0a1b2c3d/0/part-0.parquet")
+    >>> parse_run("run=00000012.20240101T010000Z.1.0a1b2c3d/0/part-0.parquet")
     '00000012.20240101T010000Z.1.0a1b2c3d'
-    >>> run_of("wider=8c1f2b3a/_run=00000012.20240101T010000Z.1.0a1b2c3d/part-0.parquet")
+    >>> parse_run("wider=8c1f2b3a/_run=00000012.20240101T010000Z.1.0a1b2c3d/part-0.parquet")
     '00000012.20240101T010000Z.1.0a1b2c3d'
     """
     folders = (part.lstrip("_") for part in path.split("/"))
@@ -77,15 +77,20 @@ class StagedRun:
     tables: Mapping[str, StagedFiles]
     """Staged files by table; without tables that have none."""
 
-    def only(self, spark: SparkSession, grid: Grid, slices: range) -> StagedRun:
-        """Return the run reduced to some of its slices."""
+    def restage_slices(self, spark: SparkSession, grid: Grid, slices: range) -> StagedRun:
+        """Write new staged files with the rows of these slices; return self without writing if no slice is dropped."""
         if slices == self.slices:
             return self
-        cut = {
-            name: stage_run(within(staged.read(spark), name, grid, slices.start, slices.stop), staged.table, self.run)
+        tables = {
+            name: stage_run(
+                filter_slices(staged.read(spark), name, grid, slices.start, slices.stop), staged.table, self.run
+            )
             for name, staged in self.tables.items()
         }
-        return replace(self, slices=slices, tables=cut)
+        return replace(self, slices=slices, tables=tables)
+
+    # Until execution/ uses the new name.
+    only = restage_slices
 
 
 def stage_run(rows: DataFrame, table: str, run: str) -> StagedFiles:
@@ -93,7 +98,7 @@ def stage_run(rows: DataFrame, table: str, run: str) -> StagedFiles:
     return stage_rows(rows, table, f"{FOLDER}{run}/{uuid4().hex[:8]}")
 
 
-def within(rows: DataFrame, name: str, grid: Grid, start: int | None, stop: int | None) -> DataFrame:
+def filter_slices(rows: DataFrame, name: str, grid: Grid, start: int | None, stop: int | None) -> DataFrame:
     """Filter a table's rows to slices start <= n < stop.
 
     A checkpoint row is in the buffers at the end of slices carried_from <= n < carried_until (timestamps); the two
@@ -124,7 +129,7 @@ def read_slices(spark: SparkSession, tables: PipelineTables, name: str, grid: Gr
     if log is None:
         return None
     paths = [path for path, place in classify_files(log, name, grid, slices).items() if place != "outside"]
-    return within(read_files(spark, log.path, log.schema, paths), name, grid, slices.start, slices.stop)
+    return filter_slices(read_files(spark, log.path, log.schema, paths), name, grid, slices.start, slices.stop)
 
 
 def read_slice_rows(
@@ -142,7 +147,8 @@ def read_slice_rows(
     log = DeltaTableHandle.open(getattr(tables, name))
     if log is None:
         return None
-    column, bounds = ds.field(SLICE_COLUMNS[name][0]), (slices.start, slices.stop)
+    column = ds.field(SLICE_COLUMNS[name][0])
+    bounds = (slices.start, slices.stop)
     first, end = (pa.scalar(grid.datetime_of(number), pa.timestamp("us", "UTC")) for number in bounds)
     paths = [path for path, place in classify_files(log, name, grid, slices).items() if place != "outside"]
     return log.read(columns, (column >= first) & (column < end), paths=paths)
@@ -150,11 +156,11 @@ def read_slice_rows(
 
 def classify_files(log: DeltaTableHandle, name: str, grid: Grid, slices: range) -> dict[str, Place]:
     """Classify files: all rows `inside` some slices, all `outside`, or `across` (also if statistics are missing)."""
-    return {path: _place(span, slices) for path, span in spans(log, name, grid).items()}
+    return {path: _place(span, slices) for path, span in list_slices_by_file(log, name, grid).items()}
 
 
-def spans(log: DeltaTableHandle, name: str, grid: Grid) -> dict[str, range | None]:
-    """Return the slices of each file's rows, by its statistics; None if these are missing."""
+def list_slices_by_file(log: DeltaTableHandle, name: str, grid: Grid) -> dict[str, range | None]:
+    """Return the range of slices of each file's rows, by its statistics; None if these are missing."""
     first, last = SLICE_COLUMNS[name]
     beyond = 1 if first == last else 0
     return {
@@ -169,3 +175,8 @@ def _place(span: range | None, slices: range) -> Place:
     if span.stop <= slices.start or span.start >= slices.stop:
         return "outside"
     return "inside" if span.start >= slices.start and span.stop <= slices.stop else "across"
+
+
+# Until execution/ uses the new names.
+within = filter_slices
+new_run = create_run_name

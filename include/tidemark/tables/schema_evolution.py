@@ -54,8 +54,7 @@ def evolve_schema(
         if not _is_widening(was, now):
             raise UserError(
                 f"{path} has its column {name} as {was.simpleString()}, and now it would be {now.simpleString()}: an "
-                "input, `select` or `explode` has changed; let it have its old type, or give the pipeline a new "
-                "`output`"
+                "input, `select` or `explode` has changed. Give it its old type, or give the pipeline a new `output`."
             )
     # An earlier version of Tidemark wrote columns of type VOID, which few readers can read and none can give a type.
     if type_changes or log.schema != log.declared_schema:
@@ -165,7 +164,8 @@ def _rewrite_with_types(spark: SparkSession, log: DeltaTableHandle, schema: T.St
     snapshot = get_engine(spark).load_replaceable_snapshot(log.path)
     widened = _widen(log.schema, schema)
     assert isinstance(widened, T.StructType), "a widened struct is a struct"
-    run_column, column_names = FOLDER.removesuffix("="), {name.lower() for name in widened.names}
+    run_column = FOLDER.removesuffix("=")
+    column_names = {name.lower() for name in widened.names}
     while run_column in column_names:
         run_column = f"_{run_column}"
     rows = read_files(spark, log.path, log.schema, log.files["path"]).to(widened)
@@ -185,7 +185,7 @@ def _rewrite_with_types(spark: SparkSession, log: DeltaTableHandle, schema: T.St
             raise
         raise UserError(
             f"{log.path} cannot take the wider types of an input: names of its columns have characters with which "
-            "Spark changes no table (blanks, commas, brackets, =); give the pipeline a new `output`"
+            "Spark changes no table (blanks, commas, brackets, =). Give the pipeline a new `output`."
         ) from None
     rewritten = DeltaTableHandle.open(log.path)
     assert rewritten is not None, "the table exists"

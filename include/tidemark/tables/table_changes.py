@@ -22,12 +22,12 @@ from tidemark.timegrid.slices import Grid
 QUARANTINED = "quarantined"
 OPTIONAL_TABLES = (QUARANTINED, OUTPUT_STREAM, "quality")
 """Tables that only exist from some commit on, if at all. `list_applied_commits` leaves them out until then."""
-FOLLOWING = (QUARANTINED, "emissions", OUTPUT_STREAM, "late", "quality", "checkpoint")
-"""Tables that follow the ledger, in the order in which commits are applied.
+LEDGER_MANAGED_TABLES = (QUARANTINED, "emissions", OUTPUT_STREAM, "late", "quality", "checkpoint")
+"""Tables to which the ledger's commits are applied, in the order in which commits are applied.
 
 The last one is not optional: while it lacks a commit, `list_applied_commits` shows that tables lack it.
 """
-assert FOLLOWING[-1] not in OPTIONAL_TABLES
+assert LEDGER_MANAGED_TABLES[-1] not in OPTIONAL_TABLES
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class TableChanges:
 
 
 def open_tables(tables: PipelineTables) -> dict[str, DeltaTableHandle]:
-    """Open the ledger and the tables that follow it, by name; without tables that do not exist."""
-    logs = {name: DeltaTableHandle.open(getattr(tables, name)) for name in ("ledger", *FOLLOWING)}
+    """Open the ledger and the tables that it manages, by name; without tables that do not exist."""
+    logs = {name: DeltaTableHandle.open(getattr(tables, name)) for name in ("ledger", *LEDGER_MANAGED_TABLES)}
     return {name: log for name, log in logs.items() if log}
 
 
 def list_applied_commits(tables: PipelineTables) -> dict[str, int]:
     """Return the last commit of the ledger that each table has applied, 0 for none, by table."""
-    logs = {name: log for name in FOLLOWING if (log := DeltaTableHandle.open(getattr(tables, name)))}
+    logs = {name: log for name in LEDGER_MANAGED_TABLES if (log := DeltaTableHandle.open(getattr(tables, name)))}
     applied = {name: log.txn_version for name, log in logs.items()}
     return {name: number for name, number in applied.items() if number or name not in OPTIONAL_TABLES}
 
@@ -81,7 +81,7 @@ def apply_to_tables(
         FaultError: Other processes keep committing to a table, or a program other than Tidemark merged its files.
     """
     handles = OpenTables() if open_tables is None else open_tables
-    for name in FOLLOWING:
+    for name in LEDGER_MANAGED_TABLES:
         path = getattr(tables, name)
         retry_on_conflict(
             partial(_apply_to_table, name, path, grid, number, changes, handles),
@@ -118,7 +118,7 @@ def to_file_rows(changes: TableChanges) -> list[dict[str, Any]]:
 
 def files_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[DataFile, ...]]:
     """Convert rows of the ledger's column `added_files` to files by table; the inverse of `to_file_rows`."""
-    files: dict[str, tuple[DataFile, ...]] = dict.fromkeys(FOLLOWING, ())
+    files: dict[str, tuple[DataFile, ...]] = dict.fromkeys(LEDGER_MANAGED_TABLES, ())
     for row in rows:
         files[row["table"]] += (DataFile(**{key: value for key, value in row.items() if key != "table"}),)
     return files

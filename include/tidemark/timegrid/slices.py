@@ -213,6 +213,10 @@ class LocalDayGrid(Grid):
         return floor_div(F.unix_micros(F.from_utc_timestamp(F.timestamp_micros(start), self.zone)), DAY_MICROS)
 
 
+SYNTHETIC_GRID = Grid(0, 1 << 20)
+"""Slices of more microseconds than any case, example or vector has rows: a row's clock is its slice and its number."""
+
+
 def group_consecutive(numbers: Iterable[int]) -> list[range]:
     """Group numbers into ranges of consecutive ones.
 

@@ -56,17 +56,17 @@ class ResolvedTimeColumn:
         if isinstance(dtype, T.NumericType):
             if column.unit is None:
                 raise InputError(
-                    f"{table_label}: column {column.column} is a number ({dtype.simpleString()}); "
-                    f"give its unit, such as {{column: {column.column}, unit: ms}}"
+                    f"{table_label}: column {column.column} is a number ({dtype.simpleString()}). "
+                    f"Give its unit, such as {{column: {column.column}, unit: ms}}."
                 )
             return cls(column.column, _UNITS_PER_SECOND[column.unit], is_integral=isinstance(dtype, T.IntegralType))
         if not isinstance(dtype, T.TimestampType | T.TimestampNTZType | T.DateType):
             raise InputError(
-                f"{table_label}: column {column.column} is {dtype.simpleString()}; "
-                "use a timestamp, timestamp_ntz or date column, or a number with its unit"
+                f"{table_label}: column {column.column} is {dtype.simpleString()}. "
+                "Use a timestamp, timestamp_ntz or date column, or a number with its unit."
             )
         if column.unit is not None:
-            raise InputError(f"{table_label}: column {column.column} is {dtype.simpleString()}; remove its unit")
+            raise InputError(f"{table_label}: column {column.column} is {dtype.simpleString()}. Remove its unit.")
         return cls(column.column, None)
 
     @property

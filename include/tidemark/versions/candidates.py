@@ -19,7 +19,7 @@ from tidemark.config.candidate_version import (
 from tidemark.delta.filesystem import delete_file, has_file, list_file_sizes, open_filesystem, write_text
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import SliceOrderError, UserError
-from tidemark.ledger.config_fingerprint import describe_setting_diff, parse_settings, settings_up_to_slice
+from tidemark.ledger.config_fingerprint import describe_setting_diff, parse_settings, remove_later_restarts
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
 from tidemark.tables.table_changes import open_tables
@@ -133,7 +133,7 @@ def _unknown_candidate_error(pipeline: Pipeline, lake: str, name: str) -> UserEr
 def _describe_setting_diff(live: Entry, candidate: Entry, grid: Grid) -> str:
     """Describe the settings in which a candidate differs from the live version, up to their common last slice."""
     both = min(live.number, candidate.number)
-    was, now = (settings_up_to_slice(entry.settings, grid, both) for entry in (live, candidate))
+    was, now = (remove_later_restarts(entry.settings, grid, both) for entry in (live, candidate))
     return describe_setting_diff(was, now)
 
 

@@ -26,15 +26,15 @@ from tidemark.delta.filesystem import open_filesystem
 from tidemark.delta.staging import StagedFiles, read_data_files
 from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.errors import FaultError, LedgerConflictError, UserError
-from tidemark.ledger.config_fingerprint import serialize_settings, slices_with_other_settings
+from tidemark.ledger.config_fingerprint import find_slices_with_other_settings, serialize_settings
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.erasure_records import find_last_erasure_commit
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import read_attempts, read_newest_rows
-from tidemark.ledger.staleness import stale
+from tidemark.ledger.staleness import find_stale_slices
 from tidemark.ledger.transaction import LedgerTransaction
-from tidemark.tables.run_files import FOLDER, StagedRun, run_of
-from tidemark.tables.table_changes import FOLLOWING
+from tidemark.tables.run_files import FOLDER, StagedRun, parse_run
+from tidemark.tables.table_changes import LEDGER_MANAGED_TABLES
 from tidemark.timegrid.slices import group_consecutive
 from tidemark.versions.candidates import read_candidate_ledger
 
@@ -83,12 +83,13 @@ def promote(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user:
     candidate, live = read_candidate_ledger(pipeline, lake, name), Ledger.from_pipeline(pipeline, lake)
     _require_promotable(pipeline, name, candidate, live)
     token = uuid4().hex[:8]
-    staged = {table: part for table in FOLLOWING if (part := copy_files(candidate, live, table, token))}
+    staged = {table: part for table in LEDGER_MANAGED_TABLES if (part := copy_files(candidate, live, table, token))}
     # The slices keep the order of their commits; the last of them gets the number of this commit.
-    later = live.number + 1 - candidate.number
+    later = live.last_commit + 1 - candidate.last_commit
     original_commits = {number: entry.commit + later for number, entry in candidate.entries.items()}
-    rows, record = read_newest_rows(candidate.tables), {"promoted": name, "user": user}
-    if Ledger.read_without_sync(candidate.tables, candidate.grid).number != candidate.number:
+    rows = read_newest_rows(candidate.tables)
+    record = {"promoted": name, "user": user}
+    if Ledger.read_without_sync(candidate.tables, candidate.grid).last_commit != candidate.last_commit:
         raise LedgerConflictError(f"slices of candidate {name} were committed meanwhile. Run the same command again.")
     return _commit_promotion(spark, pipeline, live, rows, original_commits, staged, record)
 
@@ -121,24 +122,27 @@ def rollback(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user
         )
     if earlier.last is None:
         raise UserError(f"no slice was live before candidate {name} was promoted. There is nothing to roll back to.")
-    staged = {table: part for table in FOLLOWING if (part := _restore_files(live, table, promoted, name))}
+    staged = {table: part for table in LEDGER_MANAGED_TABLES if (part := _restore_files(live, table, promoted, name))}
     original_commits = {number: entry.commit for number, entry in earlier.entries.items()}
-    rows, record = read_newest_rows(live.tables, ds.field("commit") < promoted), {"rolled_back": name, "user": user}
+    rows = read_newest_rows(live.tables, ds.field("commit") < promoted)
+    record = {"rolled_back": name, "user": user}
     return _commit_promotion(spark, pipeline, live, rows, original_commits, staged, record)
 
 
 def _require_promotable(pipeline: Pipeline, name: str, candidate: Ledger, live: Ledger) -> None:
     """Check that a candidate can replace the live version."""
-    grid, command = candidate.grid, f"tidemark run {format_cli_arguments(to_candidate(pipeline, name))}"
+    grid = candidate.grid
+    command = f"tidemark run {format_cli_arguments(to_candidate(pipeline, name))}"
     settings = serialize_settings(pipeline)
-    if other := next(slices_with_other_settings(candidate.entries.values(), settings, grid), None):
-        first, setting_diff = grid.label(other[0]), other[1]
+    if other := next(find_slices_with_other_settings(candidate.entries.values(), settings, grid), None):
+        first = grid.label(other[0])
+        setting_diff = other[1]
         raise UserError(
             f"slices of candidate {name} from {first} on ran under other settings than the pipeline file has "
             f"({setting_diff}). Promote it with the file that it ran with, or run tidemark reprocess "
             f"{format_cli_arguments(to_candidate(pipeline, name))} --from {first}."
         )
-    if stale_slices := stale(candidate):
+    if stale_slices := find_stale_slices(candidate):
         since = grid.label(min(stale_slices))
         raise UserError(f"slices of candidate {name} are stale from {since} on. Recompute them with {command}.")
     if missing := list(group_consecutive(number for number in live.entries if number not in candidate.entries)):
@@ -179,7 +183,9 @@ def copy_files(candidate: Ledger, live: Ledger, name: str, token: str) -> Staged
     if source_table is None or source_table.files.empty:
         return None
     target = open_filesystem(table)
-    paths = {path: f"{FOLDER}{run_of(path)}/{token}/{n}.parquet" for n, path in enumerate(source_table.files["path"])}
+    paths = {
+        path: f"{FOLDER}{parse_run(path)}/{token}/{n}.parquet" for n, path in enumerate(source_table.files["path"])
+    }
     for folder in {path.rpartition("/")[0] for path in paths.values()}:
         target.create_dir(folder)
 
@@ -231,7 +237,7 @@ def _commit_promotion(
     start, end = min(original_commits), max(original_commits) + 1
     run = StagedRun(uuid4().hex, range(start, end), staged)
     rerun_slices = [number for number in original_commits if live.entry(number)]
-    transaction = LedgerTransaction.prepare(spark, live, live.number + 1, [run], rerun_slices)
+    transaction = LedgerTransaction.prepare(spark, live, live.last_commit + 1, [run], rerun_slices)
     promotion = json.dumps({**record, "at": format_instant(transaction.committed_at)})
     transaction.commit(
         [
@@ -245,7 +251,7 @@ def _commit_promotion(
         ]
     )
     files: list[DataFile] = [file for part in staged.values() for file in part.files]
-    stale_slices = group_consecutive(stale(Ledger.read(live.tables, grid)))
+    stale_slices = group_consecutive(find_stale_slices(Ledger.read(live.tables, grid)))
     return PromotionResult(
         pipeline.name,
         next(iter(record.values())),

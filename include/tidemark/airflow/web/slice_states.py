@@ -20,7 +20,7 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import iterate_rows
-from tidemark.ledger.staleness import StaleReason, stale
+from tidemark.ledger.staleness import StaleReason, find_stale_slices
 from tidemark.quality.pending_rejections import PendingRejection, list_pending_rejections
 from tidemark.timegrid.slices import Grid
 
@@ -127,7 +127,7 @@ def summarize_slices(pipeline: Pipeline, lake: str) -> PipelineSlices:
     """
     ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
     grid, tables = ledger.grid, ledger.tables
-    reasons = stale(ledger)
+    reasons = find_stale_slices(ledger)
     rejections = {
         grid.number_at(to_micros(parse_instant(rejection.slice))): rejection
         for rejection in list_pending_rejections(ledger)

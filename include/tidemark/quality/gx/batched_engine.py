@@ -108,10 +108,10 @@ def evaluate_units(
     """Evaluate expectations on each unit of rows.
 
     Args:
-        rows: rows of all units.
-        unit: a row's unit, a long.
-        units: units to evaluate, with or without rows.
-        expectations: expectations of Great Expectations.
+        rows: Rows of all units.
+        unit: A row's unit, a long.
+        units: Units to evaluate, with or without rows.
+        expectations: Expectations of Great Expectations.
     """
     engine = _GroupedEngine(rows, unit, frozenset(units))
     plans = {
@@ -279,7 +279,8 @@ class _GroupedEngine(SparkDFExecutionEngine):
 
     def _can_group(self, metric: Any, edges: Mapping[MetricKey, Sequence[Any]], resolved: list[Any]) -> bool:
         """Return True if a metric follows from aggregates and columns. Append its edges to `resolved`."""
-        name, dependencies = metric.metric_name, [edge.right for edge in edges[metric.id] if edge.right]
+        name = metric.metric_name
+        dependencies = [edge.right for edge in edges[metric.id] if edge.right]
         if name.endswith(_VALUE_SUFFIXES):
             self._constants[_get_key(metric)] = None if name.endswith(_INDEX_LIST_SUFFIX) else []
             return True

@@ -22,7 +22,7 @@ def check_arguments(pipeline: Pipeline) -> None:
     """Check that every expectation of a pipeline file accepts its arguments.
 
     Raises:
-        PipelineFileError: an argument is invalid. The message names it and the expectation.
+        PipelineFileError: An argument is invalid. The message names it and the expectation.
     """
     for expectation in pipeline.quality:
         build_expectation(expectation)
@@ -32,7 +32,7 @@ def build_expectation(expectation: Expectation) -> GxExpectation:
     """Build the expectation of Great Expectations from its settings.
 
     Raises:
-        PipelineFileError: an argument is invalid.
+        PipelineFileError: An argument is invalid.
     """
     gx = import_gx()
     implementation = gx.expectations.registry.get_expectation_impl(expectation.type)

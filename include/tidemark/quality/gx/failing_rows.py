@@ -30,9 +30,9 @@ def mark_failing_rows(rows: DataFrame, unit: Column, failed: FailedExpectations)
     """Add `FAILED_EXPECTATIONS_COLUMN` to rows: the names of the expectations that each violates, null for none.
 
     Args:
-        rows: rows of all units; persisted until the context is left.
-        unit: a row's unit, a long.
-        failed: expectations to look for.
+        rows: Rows of all units; persisted until the context is left.
+        unit: A row's unit, a long.
+        failed: Expectations to look for.
     """
     numbered = rows.withColumns({_ROW: F.monotonically_increasing_id(), _UNIT: unit}).persist()
     parts = [

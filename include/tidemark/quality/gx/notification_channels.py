@@ -65,10 +65,10 @@ def send(notification: Notification, receivers: list[Receiver], context: Any, re
     """Send a notification to all receivers in parallel, and log a warning for each that fails or times out.
 
     Args:
-        notification: what to send.
-        receivers: whom to send it to.
-        context: data context of Great Expectations' project.
-        result_id: identifier of a stored result, which Great Expectations' actions require.
+        notification: What to send.
+        receivers: Whom to send it to.
+        context: Data context of Great Expectations' project.
+        result_id: Identifier of a stored result, which Great Expectations' actions require.
     """
     result = _create_checkpoint_result(notification, result_id)
     errors: dict[int, str] = {}
@@ -106,9 +106,10 @@ def _read_connection(receiver: Receiver) -> dict[str, Any]:
     """Read the receiver's connection from the environment, with `extra` parsed.
 
     Raises:
-        _ConnectionError: it is missing, no JSON, or of another type.
+        _ConnectionError: It is missing, no JSON, or of another type.
     """
-    name, allowed_types = get_connection_variable(receiver.connection), _CONNECTION_TYPES[receiver.channel]
+    name = get_connection_variable(receiver.connection)
+    allowed_types = _CONNECTION_TYPES[receiver.channel]
     example = f'{{"conn_type": "{allowed_types[0]}", "host": ...}}'
     try:
         connection = json.loads(os.environ[name])

@@ -22,7 +22,7 @@ class ObjectStoreBackend(TupleStoreBackend):
 
         Args:
             base: URI of the folder.
-            options: those of `TupleStoreBackend`.
+            options: Those of `TupleStoreBackend`.
         """
         initialize: Any = super().__init__
         initialize(**options | {"platform_specific_separator": False})

@@ -7,10 +7,7 @@ with the imports of this package. What the parts do is compared by `test_batched
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from collections.abc import Mapping
-from typing import Any
 
 PRIVATE_PARTS: Mapping[str, str] = {
     # `batched_engine`: Great Expectations computes metrics of one batch at a time. The engine replaces how it resolves
@@ -125,36 +122,3 @@ METRICS = (
     "table.row_count",
 )
 """Metrics of Spark's engine to which `grouped_metrics` refers by name."""
-
-
-def list_moved_parts() -> list[str]:
-    """List the private parts that the installed version lacks, or that no longer have a parameter. Takes seconds."""
-    return [
-        f"{module}: {problem}"
-        for module, parts in PRIVATE_PARTS.items()
-        for part in parts.strip().splitlines()
-        if (problem := _find_problem(part.strip()))
-    ]
-
-
-def _find_problem(part: str) -> str:
-    path, _, listed = part.rstrip(")").partition("(")
-    module, _, names = path.partition(":")
-    try:
-        part_object: Any = importlib.import_module(f"great_expectations.{module}")
-    except ImportError:
-        return f"there is no module {module}"
-    for name in names.split("."):
-        if not _has_name(part_object, name):
-            return f"{module} has no {names}"
-        part_object = getattr(part_object, name, None)
-    parameters = listed.split(", ") if listed else []
-    if parameters and not callable(part_object):
-        return f"{module}:{names} is not callable"
-    missing = [name for name in parameters if name not in inspect.signature(part_object).parameters]
-    return f"{module}:{names} has no parameter {', '.join(missing)}" if missing else ""
-
-
-def _has_name(owner: Any, name: str) -> bool:
-    """Return True if a module or class has an attribute, or declares one that its instances have."""
-    return hasattr(owner, name) or name in inspect.get_annotations(owner)
