@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from tidemark.config.sides import SIDES
 from tidemark.joins.base import Join
 from tidemark.planning.replay_strategy import JobStatistics
+from tidemark.spark.dataframe_utils import choose_by_side
 from tidemark.spark.tables import from_pandas
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.job_watermarks import array_literal
@@ -84,4 +85,4 @@ def _is_in_bucket_that_may_carry(carrying_buckets: pd.DataFrame, buckets: Bucket
         side: F.get(array_literal([int(first_buckets.get((side, n), _NEVER)) for n in buckets.slices], "bigint"), index)
         for side in SIDES
     }
-    return F.col("bucket") >= F.when(F.col("side") == "left", from_bucket["left"]).otherwise(from_bucket["right"])
+    return F.col("bucket") >= choose_by_side(from_bucket["left"], from_bucket["right"])

@@ -233,3 +233,14 @@ def add_late_reason(
     null = F.lit(None).cast("long")
     start, end = (null if bound is None else bound for bound in (start, end))
     return rows.withColumns({"reason": reason, "window_start": start, "window_end": end})
+
+
+def select_rejected(candidates: DataFrame) -> DataFrame:
+    """Select the rejected ones among late candidates, with the columns of `JoinResult.late`."""
+    return add_late_reason(candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
+
+
+def with_null_watermarks(rows: DataFrame) -> DataFrame:
+    """Set the watermarks of rows to null, for late rows whose reason has none, such as the end of the input."""
+    names = ("watermark", "left_watermark", "right_watermark")
+    return rows.withColumns(dict.fromkeys(names, F.lit(None).cast("long")))

@@ -23,7 +23,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from typing_extensions import override
 
 from tidemark.config.sides import SIDES
-from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason, compute_row_hash
+from tidemark.joins.base import (
+    JobRows,
+    Join,
+    JoinResult,
+    add_late_reason,
+    compute_row_hash,
+    select_rejected,
+    with_null_watermarks,
+)
 from tidemark.joins.firing_spec import SPEC_FIELDS, FiringColumns, WindowFiringSpec
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import AlignedWindows, WindowTimerRules, find_late_rows
@@ -176,8 +184,7 @@ class CustomTriggerJoin(Join):
             lost: Lost rows of closed forms, None if there is no closed form.
         """
         candidates = job_rows.late_candidates
-        rejected = candidates.where(F.col("rejected").isNotNull())
-        parts = [add_late_reason(rejected, F.col("rejected"))]
+        parts = [select_rejected(candidates)]
         if self.windows:
             on_event_time = candidates.where(F.col("rejected").isNull() & ~self.firing.is_processing_time)
             parts.append(find_late_rows(on_event_time, self.windows, self.rules))
@@ -198,10 +205,8 @@ class CustomTriggerJoin(Join):
     @staticmethod
     def _add_reason(job_rows: JobRows, rows: DataFrame, slice_number: Column, reason: str) -> DataFrame:
         """Add the reason why a window kept rows out of a firing in a slice. They have no watermarks."""
-        null = dict.fromkeys(("watermark", "left_watermark", "right_watermark"), F.lit(None).cast("long"))
-        in_job = rows.withColumns({"slice": slice_number, **null}).where(
-            F.col("slice") >= job_rows.watermarks.first_slice
-        )
+        in_job = with_null_watermarks(rows.withColumn("slice", slice_number))
+        in_job = in_job.where(F.col("slice") >= job_rows.watermarks.first_slice)
         in_job = in_job.select(*job_rows.late_candidates.columns, "window_start", "window_end")
         return add_late_reason(in_job, F.lit(reason), F.col("window_start"), F.col("window_end"))
 

@@ -14,6 +14,7 @@ from tidemark.joins.base import EMISSION_COLUMNS, JobRows, Join, JoinResult, add
 from tidemark.joins.binned_join import join_by_interval
 from tidemark.joins.emission_order import order_of_pair
 from tidemark.joins.rules.flink_datastream import IntervalRules
+from tidemark.spark.dataframe_utils import choose_by_side
 from tidemark.watermarks.job_watermarks import JobWatermarks
 
 
@@ -52,7 +53,7 @@ class DatastreamIntervalJoin(Join):
     @property
     def _wait(self) -> Column:
         """Time for which a row is buffered after its event time."""
-        return F.when(F.col("side") == "left", self.rules.left_wait).otherwise(self.rules.right_wait)
+        return choose_by_side(self.rules.left_wait, self.rules.right_wait)
 
     def _add_labels(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:  # noqa: ARG002
         """Add those of `labels` that rows lack."""

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from tidemark.config.output_stream import EMISSION_ORDER
 from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.joins.base import row_position
+from tidemark.spark.dataframe_utils import choose_by_side
 
 EMISSION_ORDER_TYPE = "array<bigint>"
 AFTER_LOOKUP = 2**63 - 1
@@ -36,8 +37,7 @@ def order_in_event(side: SideName, upstream_sides: Collection[SideName]) -> Colu
 
 def own_order_in_event(upstream_sides: Collection[SideName]) -> Column:
     """Return `order_in_event` of rows with `side`, each by its own side."""
-    left, right = (order_in_event(side, upstream_sides) for side in SIDES)
-    return F.when(F.col("side") == "left", left).otherwise(right)
+    return choose_by_side(*(order_in_event(side, upstream_sides) for side in SIDES))
 
 
 def order_of_lookup(arriving: Column, buffered: Column, prefix: str = "", *, is_removed: bool = False) -> Column:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -27,6 +27,11 @@ def key_name(number: int) -> str:
 def key_columns(rows: DataFrame) -> list[str]:
     """Return the names of the key columns, in order."""
     return [name for name in rows.columns if name.startswith(_PREFIX)]
+
+
+def has_equal_columns(names: Iterable[str], prefix: str = "_") -> Column:
+    """Return True if columns are equal to those with the same names after a prefix. Nulls are equal."""
+    return reduce(Column.__and__, (F.col(name).eqNullSafe(F.col(f"{prefix}{name}")) for name in names))
 
 
 def has_null_key(rows: DataFrame) -> Column:

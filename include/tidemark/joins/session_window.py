@@ -19,12 +19,21 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from typing_extensions import override
 
 from tidemark.config.sides import SideName
-from tidemark.joins.base import POSITION_TYPE, JobRows, Join, JoinResult, add_late_reason, compute_row_hash, no_position
+from tidemark.joins.base import (
+    POSITION_TYPE,
+    JobRows,
+    Join,
+    JoinResult,
+    add_late_reason,
+    compute_row_hash,
+    no_position,
+    select_rejected,
+)
 from tidemark.joins.emission_order import own_order_in_event
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import WindowTimerRules
 from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
-from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.dataframe_utils import choose_by_side, with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.timegrid.zones import Zone
 from tidemark.watermarks.values import END_OF_INPUT
@@ -96,10 +105,9 @@ class SessionWindowJoin(Join):
         joined = group_members(members) if self.is_cogroup else join_members(members, self.join_type, self.condition)
         late = simulated.where(F.col("role") == "late").withColumn("watermark", F.col("arrival_watermark"))
         late = late.select(*job_rows.late_candidates.columns)
-        rejected = job_rows.late_candidates.where(F.col("rejected").isNotNull())
         return JoinResult(
             joined,
-            add_late_reason(late, F.lit("late")).unionByName(add_late_reason(rejected, F.col("rejected"))),
+            add_late_reason(late, F.lit("late")).unionByName(select_rejected(job_rows.late_candidates)),
             buffered=watermarks.with_slice_reaching(state, self.rules.purged_at(end), "eviction_slice"),
         )
 
@@ -132,7 +140,7 @@ class SessionWindowJoin(Join):
             Rows of sessions, with `window_start` and `window_end`; and other rows. Both have the `time` of sessions,
             the `arrival_watermark`, and the watermarks `fires_at` and `purged_at` of a session of the row alone.
         """
-        own = F.when(F.col("side") == "left", F.col("left_watermark")).otherwise(F.col("right_watermark"))
+        own = choose_by_side(F.col("left_watermark"), F.col("right_watermark"))
         time = self.zone.to_local(F.col("event_time")) if self.zone else F.col("event_time")
         arrival_watermark = own if self.has_sessions_by_side else F.col("watermark")
         labels = {"arrival_watermark": arrival_watermark, "gap": self.gap, "time": time}

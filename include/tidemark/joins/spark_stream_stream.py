@@ -12,13 +12,13 @@ from typing_extensions import override
 
 from tidemark.config.dialect_support import TICK_MICROS
 from tidemark.config.sides import OTHER, SIDES
-from tidemark.joins.base import EMISSION_COLUMNS, JobRows, Join, JoinResult, add_late_reason
+from tidemark.joins.base import EMISSION_COLUMNS, JobRows, Join, JoinResult, add_late_reason, select_rejected
 from tidemark.joins.condition import Condition
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.spark import StreamStreamRules
 from tidemark.joins.window import WindowAssigner
 from tidemark.joins.window_output import PADDING_TYPES
-from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.dataframe_utils import choose_by_side, with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.timegrid.time_columns import floor_div
 
@@ -277,9 +277,8 @@ class StreamStreamJoin(Join):
 
     def _find_late(self, job_rows: JobRows) -> DataFrame:
         """Select rejected and late rows. A row that is late for only some windows is returned once for each."""
-        rejected = job_rows.late_candidates.where(F.col("rejected").isNotNull())
         rows = job_rows.late_candidates.where(F.col("rejected").isNull())
-        parts = [add_late_reason(rejected, F.col("rejected"))]
+        parts = [select_rejected(job_rows.late_candidates)]
         if self.windows is None:
             is_late = _by_side(lambda side: self.rules.is_late(side, F.col("event_time"), F.col("watermark")))
             parts.append(add_late_reason(rows.where(is_late), F.lit("late")))
@@ -303,7 +302,7 @@ class StreamStreamJoin(Join):
 
 def _by_side(rule: Callable[[str], Column]) -> Column:
     """Apply the rule of a row's side."""
-    return F.when(F.col("side") == "left", rule("left")).otherwise(rule("right"))
+    return choose_by_side(rule("left"), rule("right"))
 
 
 def _struct_columns(side: str) -> Columns:

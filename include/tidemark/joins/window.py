@@ -11,7 +11,15 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.config.sides import SideName
-from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason, compute_row_hash, row_position
+from tidemark.joins.base import (
+    JobRows,
+    Join,
+    JoinResult,
+    add_late_reason,
+    compute_row_hash,
+    row_position,
+    select_rejected,
+)
 from tidemark.joins.emission_order import own_order_in_event
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
@@ -222,9 +230,8 @@ class WindowJoin(Join):
     def _find_late(self, job_rows: JobRows) -> DataFrame:
         """Select rejected rows, and rows that are late for all or some of their windows."""
         candidates = job_rows.late_candidates
-        rejected = add_late_reason(candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
         participating = candidates.where(F.col("rejected").isNull())
-        return rejected.unionByName(find_late_rows(participating, self.windows, self.rules))
+        return select_rejected(candidates).unionByName(find_late_rows(participating, self.windows, self.rules))
 
     def _last_end(self) -> Column:
         return self.windows.last_end(F.col("event_time"))

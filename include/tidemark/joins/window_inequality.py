@@ -10,16 +10,15 @@ from typing_extensions import override
 
 from tidemark.joins.keys import key_columns
 from tidemark.joins.spark_stream_stream import WINDOW_BOUNDS, Columns, StreamStreamJoin
-from tidemark.joins.window import AlignedWindows
-
-
-def comparable_window(start: Column, end: Column) -> Column:
-    """Return a window as Spark compares it: by start, then by end."""
-    return F.struct(start.alias("start"), end.alias("end"))
+from tidemark.joins.window import AlignedWindows, to_window
+from tidemark.spark.dataframe_utils import choose_by_side
 
 
 def compare_windows(operator: Column, left: Column, right: Column) -> Column:
-    """Return True if two windows are in the relation `operator`: `<`, `<=`, `>` or `>=`."""
+    """Return True if two windows are in the relation `operator`: `<`, `<=`, `>` or `>=`.
+
+    Spark compares windows, which are structs (`window.to_window`), by start and then by end.
+    """
     relations = {"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}
     return F.coalesce(*(F.when(operator == symbol, relation) for symbol, relation in relations.items()))
 
@@ -35,7 +34,7 @@ class ComparedWindowAssigner:
 
     def assign(self, event_time: Column) -> Column:
         """Return all windows of an event time, by the row's `side`; see `AlignedWindows.assign`."""
-        return F.when(F.col("side") == "left", self.left.assign(event_time)).otherwise(self.right.assign(event_time))
+        return choose_by_side(self.left.assign(event_time), self.right.assign(event_time))
 
     def can_match(self, left: Column, right: Column) -> Column:
         """Return True if some window of a left event time and some window of a right one are in the relation."""
@@ -65,7 +64,7 @@ class WindowInequalityJoin(StreamStreamJoin):
 
     @override
     def _times_of_copies_match(self, left: Columns, right: Columns) -> Column:
-        windows = (comparable_window(*(column(name) for name in WINDOW_BOUNDS)) for column in (left, right))
+        windows = (to_window(*(column(name) for name in WINDOW_BOUNDS)) for column in (left, right))
         return compare_windows(self.windows.operator, *windows)
 
     @override

@@ -142,7 +142,7 @@ def join_members(members: FiringMembers, join_type: JoinType, condition: str | N
 
 def group_members(members: FiringMembers) -> DataFrame:
     """Group each firing for a coGroup: one row with its left and right rows as arrays, and the keys."""
-    lists = {side: F.collect_list(F.when(F.col("side") == side, F.col(side))).alias(side) for side in PADDING_TYPES}
+    lists = {side: F.collect_list(F.when(F.col("side") == side, F.col(side))).alias(side) for side in SIDES}
     grouped = members.rows.groupBy(*members.firing_columns).agg(*lists.values())
     starts = F.col("window_start").alias("start_of_left"), F.lit(None).cast("long").alias("start_of_right")
     grouped = grouped.select("*", *starts).withColumn("emission", F.lit("grouped"))
@@ -174,7 +174,7 @@ def _split_sides(members: FiringMembers, condition: str | None) -> tuple[DataFra
             side,
             *(flatten_columns(members.rows, side) if condition else []),
         )
-        for side in PADDING_TYPES
+        for side in SIDES
     )
     return lefts, rights
 

@@ -10,7 +10,8 @@ from pyspark.sql import functions as F
 
 from tidemark.config import Pipeline
 from tidemark.formatting import quote_identifier
-from tidemark.joins.window_inequality import comparable_window, compare_windows
+from tidemark.joins.window import to_window
+from tidemark.joins.window_inequality import compare_windows
 from tidemark.timegrid.time_columns import floor_div
 from tidemark.timegrid.zones import Zone
 
@@ -90,7 +91,7 @@ def _is_out_of_bounds(dtypes: Mapping[str, str], pipeline: Pipeline) -> Column:
         right_start, right_end = (floor_div(_to_micros(name), tick) for name in names.values())
         is_outside = is_outside | (left < start) | (left >= end) | (right < right_start) | (right >= right_end)
         if inequality:
-            left_window, right_window = comparable_window(start, end), comparable_window(right_start, right_end)
+            left_window, right_window = to_window(start, end), to_window(right_start, right_end)
             is_outside = is_outside | ~compare_windows(F.lit(inequality.operator), left_window, right_window)
     return is_outside
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 
 def with_columns(rows: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
     """Add columns, for `DataFrame.transform`. The mapping may be empty, which Spark Connect does not accept."""
     return rows.withColumns(dict(columns)) if columns else rows
+
+
+def choose_by_side(left: Column, right: Column, *, side: Column | str = "side") -> Column:
+    """Return `left` for rows of the left input, and `right` for others.
+
+    Args:
+        left: Value for the left input.
+        right: Value for the right input.
+        side: Column with the row's side, `left` or `right`.
+    """
+    return F.when((F.col(side) if isinstance(side, str) else side) == "left", left).otherwise(right)
 
 
 def cast_columns(rows: DataFrame, schema: T.StructType) -> DataFrame:

@@ -30,7 +30,7 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.config.sides import SIDES
-from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.dataframe_utils import choose_by_side, with_columns
 from tidemark.watermarks.bucket_cuts import CatchUp, apply_cuts, find_catch_up_cuts, find_status_cuts
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.exact import (
@@ -133,12 +133,12 @@ def _needs_running_maximum(*, includes_all_rows: bool) -> Column:
 
 def _advances_watermark(*, includes_all_rows: bool) -> Column:
     """Return True if a row's own watermark is above its input's, in a bucket where that matters to late candidates."""
-    input_watermark = F.when(F.col("side") == "left", F.col("left_before")).otherwise(F.col("right_before"))
+    input_watermark = choose_by_side(F.col("left_before"), F.col("right_before"))
     return _needs_running_maximum(includes_all_rows=includes_all_rows) & (_own_watermark() > input_watermark)
 
 
 def _own_watermark() -> Column:
-    lag = F.when(F.col("side") == "left", F.col("left_lag")).otherwise(F.col("right_lag"))
+    lag = choose_by_side(F.col("left_lag"), F.col("right_lag"))
     return F.col("event_time") - lag
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.config.sides import SIDES, SideName
-from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.dataframe_utils import choose_by_side, with_columns
 from tidemark.watermarks.buckets import EVENT_TIME, Buckets
 from tidemark.watermarks.job_watermarks import lookup_by_lane
 from tidemark.watermarks.lanes import Lane, Timelines
@@ -75,5 +75,6 @@ class OutputStreamLane(RecordedWatermarkLane):
 
 def _has_recorded_watermark(lanes: Sequence[RecordedWatermarkLane]) -> Column:
     """Return True for rows whose input has recorded its watermark."""
-    left, right = (lookup_by_lane([int(side in lane.recorded_sides) for lane in lanes]) == 1 for side in SIDES)
-    return F.when(F.col("side") == "left", left).otherwise(right)
+    return choose_by_side(
+        *(lookup_by_lane([int(side in lane.recorded_sides) for lane in lanes]) == 1 for side in SIDES)
+    )

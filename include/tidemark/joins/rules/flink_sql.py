@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from tidemark.config import Interval
 from tidemark.joins.rules.flink_common import IntervalBounds, to_inclusive_bounds
+from tidemark.spark.dataframe_utils import choose_by_side
 from tidemark.timegrid.time_columns import lit_long
 from tidemark.timegrid.zones import Zone
 
@@ -51,7 +52,7 @@ class IntervalRules(IntervalBounds):
 
     def wait_for_side(self, side: Column) -> Column:
         """Return the wait of rows of a side."""
-        return F.when(side == "left", self.left_wait).otherwise(self.right_wait)
+        return choose_by_side(self.left_wait, self.right_wait, side=side)
 
     @staticmethod
     def operator_time(watermark: Column) -> Column:

@@ -51,7 +51,7 @@ from tidemark.joins.sql_interval.labels import (
     label_eviction,
 )
 from tidemark.joins.sql_interval.late_materialization import broadcast_if_small
-from tidemark.joins.sql_interval.late_outcomes import select_late, select_rejected
+from tidemark.joins.sql_interval.late_outcomes import select_late, select_rejected_without_outcome
 from tidemark.joins.sql_interval.late_pairs import select_overdue_matches, select_uncached_matches
 from tidemark.joins.sql_interval.match_tracking import (
     drop_needless_matches,
@@ -187,7 +187,7 @@ class SqlIntervalJoin(Join):
         late = select_late(with_first_match(late_and_carried, outcome_matches), job_rows, self.join_type)
         return JoinResult(
             joined=joined,
-            late=late.unionByName(select_rejected(job_rows)),
+            late=late.unionByName(select_rejected_without_outcome(job_rows)),
             buffered=drop_needless_matches(buffered, self.join_type),
         )
 

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.match_tracking import compute_match_hash
-from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.dataframe_utils import choose_by_side, with_columns
 from tidemark.watermarks.job_watermarks import JobWatermarks
 
 SLICE_COLUMNS = ("first_match_slice", "timer_slice", "removal_slice")
@@ -18,7 +18,7 @@ _NARROW_COLUMNS = ("lane", "side", "slice", "bucket_number", "clock", "tiebreak"
 
 def get_other_side(side: Column) -> Column:
     """Return the other side of a column of sides."""
-    return F.when(side == "left", "right").otherwise("left")
+    return choose_by_side(F.lit("right"), F.lit("left"), side=side)
 
 
 def is_late(first_slice: int, prefix: str = "") -> Column:

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.config.sides import OTHER
+from tidemark.config.sides import OTHER, SIDES
 from tidemark.joins.base import ExactRows, RowTransform
-from tidemark.joins.keys import key_columns
+from tidemark.joins.keys import has_equal_columns, key_columns
 from tidemark.joins.sql_interval.overdue_rows import OverdueRows, is_overdue
 from tidemark.spark.materialization import materialize
 from tidemark.spark.tables import from_pandas
@@ -163,7 +162,7 @@ class LastCleanups:
         last_cleanups = {**self.last_cleanups, **simulated_cleanups}
 
         def with_last_cleanups(lane: int, slice_number: int, watermarks: Watermarks) -> Watermarks:
-            left, right = (last_cleanups[lane, side, slice_number] for side in OTHER)
+            left, right = (last_cleanups[lane, side, slice_number] for side in SIDES)
             return replace(watermarks, left_last_cleanup=left, right_last_cleanup=right)
 
         return [
@@ -253,10 +252,9 @@ def _find_undecided_lanes(
         overdue_columns = overdue_rows.select("side", "expires_at", "cleanup_time", *keys).withColumnsRenamed(
             {name: f"_{name}" for name in ("side", *keys)}
         )
-        is_same_key: Column = reduce(Column.__and__, (F.col(key).eqNullSafe(F.col(f"_{key}")) for key in keys))
         is_in_cache = (F.col("operator_time") >= F.col("expires_at")) & (F.col("operator_time") < F.col("cleanup_time"))
         finding_rows = undecided_rows.select("lane", "side", "operator_time", *keys).join(
-            overdue_columns, is_same_key & (F.col("side") != F.col("_side")) & is_in_cache, "semi"
+            overdue_columns, has_equal_columns(keys) & (F.col("side") != F.col("_side")) & is_in_cache, "semi"
         )
         yield from (row["lane"] for row in finding_rows.select("lane").distinct().collect())
 
@@ -337,7 +335,7 @@ def _bound_lookups(late_rows: DataFrame, buckets: pd.DataFrame) -> pd.DataFrame:
     columns = [*_BUCKET, "rows", "operator_time", "side"]
     by_side = [
         buckets.assign(side=side, rows=buckets[f"{side}_participating"], operator_time=operator_time)[columns]
-        for side in OTHER
+        for side in SIDES
     ]
     lookups = pd.concat(by_side).merge(skipping.toPandas(), how="left", on=["bucket_number", "side"])
     has_certain_lookup = lookups["rows"] > lookups["may_skip"].fillna(0)

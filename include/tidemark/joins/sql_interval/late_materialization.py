@@ -7,12 +7,11 @@ cleanup time and removing lookup.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.joins.keys import key_columns
+from tidemark.joins.keys import has_equal_columns, key_columns
 
 IDENTITY = ("lane", "side", "clock", "tiebreak", "event_time")
 MAX_BROADCAST_ROWS = 500_000
@@ -41,9 +40,7 @@ def join_annotations(rows: DataFrame, annotations: DataFrame, names: Sequence[st
 
     A row without an annotation, or with a null one, keeps its own value. It is null if the rows lack the column.
     """
-    is_same_row: Column = reduce(
-        Column.__and__, (F.col(name).eqNullSafe(F.col(f"annotation_{name}")) for name in _identity_columns(rows))
-    )
+    is_same_row = has_equal_columns(_identity_columns(rows), prefix="annotation_")
     columns = {name: F.col(f"annotation_{name}") for name in names}
     columns = {name: F.coalesce(column, name) if name in rows.columns else column for name, column in columns.items()}
     unchanged = [name for name in rows.columns if name not in columns]

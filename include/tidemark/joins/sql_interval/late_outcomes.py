@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.joins.base import JobRows, add_late_reason
+from tidemark.joins.base import JobRows, add_late_reason, select_rejected
 from tidemark.joins.sql_interval.labels import is_late
 from tidemark.joins.sql_interval.match_tracking import is_padded
 from tidemark.joins.window_output import JoinType
@@ -25,8 +25,8 @@ def select_late(rows: DataFrame, job_rows: JobRows, join_type: JoinType) -> Data
     )
 
 
-def select_rejected(job_rows: JobRows) -> DataFrame:
+def select_rejected_without_outcome(job_rows: JobRows) -> DataFrame:
     """Select rejected rows, in the columns of `select_late`."""
-    rejected = add_late_reason(job_rows.late_candidates.where(F.col("rejected").isNotNull()), F.col("rejected"))
+    rejected = select_rejected(job_rows.late_candidates)
     columns = [*job_rows.late_candidates.columns, "reason", "window_start", "window_end"]
     return rejected.select(*columns, F.lit(None).cast("string").alias("outcome"))

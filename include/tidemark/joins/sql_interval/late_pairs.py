@@ -20,7 +20,7 @@ from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.labels import get_other_side, is_late_or_uncached
 from tidemark.joins.sql_interval.late_materialization import IDENTITY
 from tidemark.joins.sql_interval.overdue_rows import LOOKUP_ORDER, OverdueRows
-from tidemark.spark.dataframe_utils import with_columns
+from tidemark.spark.dataframe_utils import choose_by_side, with_columns
 from tidemark.spark.materialization import materialize, materialize_and_count
 
 _LABELS = (
@@ -157,8 +157,8 @@ def select_overdue_matches(late_pairs: DataFrame, overdue_rows: OverdueRows) -> 
 
 
 def _get_late(name: str) -> Column:
-    return F.when(F.col("late_side") == "left", F.col(f"left_{name}")).otherwise(F.col(f"right_{name}"))
+    return choose_by_side(F.col(f"left_{name}"), F.col(f"right_{name}"), side="late_side")
 
 
 def _get_earlier(name: str) -> Column:
-    return F.when(F.col("late_side") == "left", F.col(f"right_{name}")).otherwise(F.col(f"left_{name}"))
+    return choose_by_side(F.col(f"right_{name}"), F.col(f"left_{name}"), side="late_side")

@@ -8,12 +8,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.config.sides import SideName
+from tidemark.config.sides import SIDES, SideName
 from tidemark.formatting import quote_identifier
 from tidemark.joins.base import EMISSION_COLUMNS, EMITTING_EVENT_COLUMNS, later_position
 from tidemark.joins.emission_order import to_emission_order
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window_output import PADDING_TYPES, JoinType
+from tidemark.spark.dataframe_utils import choose_by_side
 from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.time_columns import as_json
 
@@ -29,7 +30,7 @@ def compute_match_hash(rows: DataFrame, condition: str | None) -> Column:
     a unique id. It also covers `order_in_event` and `lookup_number` (`late_pairs.with_lookup_number`): of late rows
     that agree in all else, only the first one matches the rows that it removes.
     """
-    payload = [as_json(F.struct(*PADDING_TYPES), rows.select(*PADDING_TYPES).schema)] if condition else []
+    payload = [as_json(F.struct(*SIDES), rows.select(*SIDES).schema)] if condition else []
     number = [F.when(F.col("lookup_number") > 1, F.col("lookup_number"))] if "lookup_number" in rows.columns else []
     order = ["order_in_event"] if "order_in_event" in rows.columns else []
     return F.xxhash64("side", *ARRIVAL_ORDER, *order, *payload, *number)  # skips nulls
@@ -37,8 +38,7 @@ def compute_match_hash(rows: DataFrame, condition: str | None) -> Column:
 
 def is_padded(side: Column, join_type: JoinType) -> Column:
     """Return True if the join pads unmatched rows of a side."""
-    left, right = (join_type.is_in(*types) for types in PADDING_TYPES.values())
-    return F.when(side == "left", left).otherwise(right)
+    return choose_by_side(*(join_type.is_in(*PADDING_TYPES[side_name]) for side_name in SIDES), side=side)
 
 
 def select_pairs(
@@ -59,7 +59,7 @@ def select_pairs(
         return pairs
     flat_columns = (
         F.col(f"{side}.{quote_identifier(name)}").alias(f"{side}_{name}")
-        for side in PADDING_TYPES
+        for side in SIDES
         for name in _get_field_names(pairs, side)
     )
     is_match = parse_user_expression(pairs.sparkSession, condition).column

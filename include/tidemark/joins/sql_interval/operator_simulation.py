@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidemark.config.sides import OTHER
+from tidemark.config.sides import OTHER, SIDES
 from tidemark.joins.base import POSITION_TYPE
 from tidemark.joins.emission_order import AFTER_LOOKUP
 from tidemark.watermarks.lanes import Timeline
@@ -194,7 +194,7 @@ class _Operator:
         """
         for watermarks in self.combined_by_epoch[self.epoch : epoch]:
             self.advance_watermark(watermarks[self.slice_number])
-            self.watermark, self.last_cleanup = NO_WATERMARK, dict.fromkeys(OTHER, NO_WATERMARK)
+            self.watermark, self.last_cleanup = NO_WATERMARK, dict.fromkeys(SIDES, NO_WATERMARK)
         self.epoch = max(self.epoch, epoch)
 
     def process_row(self, row: _Row) -> None:
@@ -299,7 +299,7 @@ def _simulate_lane(
     params = {name: table[name][0].as_py() for name in ("lower", "upper", "lateness", "min_cleanup")}
     operator = _Operator(
         wait_by_side={"left": params["upper"], "right": -params["lower"]},
-        padded_sides=frozenset(side for side in OTHER if table[f"pads_{side}"][0].as_py()),
+        padded_sides=frozenset(side for side in SIDES if table[f"pads_{side}"][0].as_py()),
         lateness=params["lateness"],
         min_cleanup=params["min_cleanup"],
         watermark=timeline.combined_at_end[first_slice - 1],
@@ -353,7 +353,7 @@ def _build_emissions(table: pa.Table, operator: _Operator, schema: pa.Schema) ->
         name: pa.array([getattr(emission, name) for emission in operator.emissions], schema.field(name).type)
         for name in names
     }
-    for side in OTHER:
+    for side in SIDES:
         offsets = pa.array([getattr(emission, side) for emission in operator.emissions], pa.int64())
         columns[side] = table[side].take(offsets)
     return _build_table(table.slice(0, 0), columns, schema)

@@ -19,10 +19,18 @@ from pyspark.sql import types as T
 from typing_extensions import override
 
 from tidemark.config.sides import SIDES
-from tidemark.joins.base import JobRows, Join, JoinResult, add_late_reason, row_position
+from tidemark.joins.base import (
+    JobRows,
+    Join,
+    JoinResult,
+    add_late_reason,
+    row_position,
+    select_rejected,
+    with_null_watermarks,
+)
 from tidemark.joins.binned_join import join_by_interval
 from tidemark.joins.emission_order import to_emission_order
-from tidemark.joins.keys import key_columns
+from tidemark.joins.keys import has_equal_columns, key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.match_tracking import (
     ARRIVAL_ORDER,
@@ -75,10 +83,9 @@ class ProcessingTimeJoin(Join):
     def apply(self, job_rows: JobRows) -> JoinResult:
         """Join in closed form."""
         rows, first_slice = self._label_rows(job_rows), job_rows.watermarks.first_slice
-        rejected = job_rows.late_candidates.where(F.col("rejected").isNotNull())
         pairs = self._join_pairs(rows, first_slice)
         states, joined = rows, to_emissions(pairs, F.lit("matched"))
-        late_outputs = [add_late_reason(rejected, F.col("rejected"))]
+        late_outputs = [select_rejected(job_rows.late_candidates)]
         if self._has_padding:
             first_matches = materialize(find_first_matches(pairs, SIDES))
             states = with_first_match(self._with_removal_slice(rows, job_rows.watermarks), first_matches)
@@ -168,11 +175,8 @@ class ProcessingTimeJoin(Join):
 def _select_lost_rows(rows: DataFrame, job_rows: JobRows) -> DataFrame:
     """Select unmatched rows that are never padded, because their timers do not fire once the input has ended."""
     lost_rows = rows.withColumn("slice", job_rows.watermarks.drain_slice).where(F.col("slice").isNotNull())
-    null_watermarks = dict.fromkeys(("watermark", "left_watermark", "right_watermark"), F.lit(None).cast("long"))
-    return add_late_reason(
-        lost_rows.transform(with_columns, null_watermarks).select(*job_rows.late_candidates.columns),
-        F.lit("lost_at_end_of_input"),
-    )
+    lost_rows = with_null_watermarks(lost_rows).select(*job_rows.late_candidates.columns)
+    return add_late_reason(lost_rows, F.lit("lost_at_end_of_input"))
 
 
 def _with_first_lookup(rows: DataFrame, lookups: DataFrame) -> DataFrame:
@@ -180,7 +184,7 @@ def _with_first_lookup(rows: DataFrame, lookups: DataFrame) -> DataFrame:
     keys = key_columns(rows)
     expiry_columns = F.col("side"), F.col("expires_at"), F.col("cleanup_time")
     lookup_columns = (F.col(name).alias(f"_{name}") for name in ("side", "slice", "event_time", *keys))
-    is_same_key = reduce(Column.__and__, (F.col(key).eqNullSafe(F.col(f"_{key}")) for key in keys))
+    is_same_key = has_equal_columns(keys)
     is_before_timer = F.col("_event_time").between(F.col("expires_at"), F.col("cleanup_time"))
     expiries = rows.select(*expiry_columns, *keys).distinct()
     candidates = expiries.join(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from tidemark.config.sides import SIDES
 from tidemark.joins.base import JobRows, JoinResult, compute_row_hash
 from tidemark.joins.binned_join import join_by_interval
 from tidemark.joins.emission_order import own_order_in_event
@@ -63,7 +64,7 @@ def add_simulated_lanes(
     rows = with_match_state(rows, condition, job_rows.watermarks.first_slice)
     simulated = materialize(_simulate(rows, job_rows, cleanups.simulated_lanes, rules, join_type, condition))
     for row in simulated.where(F.col("role") == "end").collect():
-        last_cleanups |= {(row["lane"], side, row["slice"]): row[f"{side}_last_cleanup"] for side in PADDING_TYPES}
+        last_cleanups |= {(row["lane"], side, row["slice"]): row[f"{side}_last_cleanup"] for side in SIDES}
     emitted_rows = simulated.where(~F.col("role").isin("state", "end"))
     states = simulated.where(F.col("role") == "state")
     return replace(

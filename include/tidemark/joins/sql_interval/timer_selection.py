@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 import pandas as pd
@@ -25,7 +24,7 @@ from pyspark.sql import functions as F
 
 from tidemark.config.sides import SIDES, SideName
 from tidemark.joins.base import ExactRows, RowTransform, select_all
-from tidemark.joins.keys import key_columns
+from tidemark.joins.keys import has_equal_columns, key_columns
 from tidemark.joins.sql_interval.cleanup_timers import with_cleanup_time
 from tidemark.joins.sql_interval.labels import get_other_side, select_narrow
 from tidemark.joins.sql_interval.late_materialization import IDENTITY, broadcast_if_small
@@ -213,10 +212,8 @@ class TimerSelection:
 
     def select_overdue(self, rows: DataFrame) -> DataFrame:
         """Select the overdue rows among the candidates."""
-        identity = (F.col(name).eqNullSafe(F.col(f"_{name}")) for name in [*IDENTITY, *key_columns(rows)])
-        return rows.where(is_overdue()).join(
-            self._hint(_with_prefix(self.candidates)), reduce(Column.__and__, identity), "left_semi"
-        )
+        is_same_row = has_equal_columns([*IDENTITY, *key_columns(rows)])
+        return rows.where(is_overdue()).join(self._hint(_with_prefix(self.candidates)), is_same_row, "left_semi")
 
     def _list_ranges(self) -> DataFrame:
         """List a range of buckets per key, side and bin, so that a row of a frequent key is compared with one only."""
@@ -238,8 +235,7 @@ class TimerSelection:
         return broadcast_if_small(rows, self.count)
 
     def _has_same_key(self, rows: DataFrame) -> Column:
-        is_same = [F.col(key).eqNullSafe(F.col(f"_{key}")) for key in key_columns(rows)]
-        return reduce(Column.__and__, [F.col("lane") == F.col("_lane"), *is_same])
+        return (F.col("lane") == F.col("_lane")) & has_equal_columns(key_columns(rows))
 
 
 def _with_prefix(rows: DataFrame) -> DataFrame:
