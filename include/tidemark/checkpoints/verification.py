@@ -149,5 +149,6 @@ def _compare_rows(
 def _matches_until(rows: DataFrame, name: str, number: int) -> Column:
     """Return the slices of a row's matches up to a slice (`Join.slice_valued_columns`), in comparable form."""
     if dict(rows.dtypes)[name].startswith("map<"):
-        return F.to_json(F.array_sort(F.map_entries(F.map_filter(name, lambda _, at: at <= number))))
+        earlier = F.map_filter(name, lambda _, at: at <= number)
+        return F.when(F.size(earlier) > 0, F.to_json(F.array_sort(F.map_entries(earlier))))
     return F.when(F.col(name) <= number, F.col(name))

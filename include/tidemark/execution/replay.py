@@ -35,7 +35,7 @@ from tidemark.watermarks.increments import WatermarkIncrements, list_combined_in
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Lane, Timeline, join_bucket_watermarks
 from tidemark.watermarks.late_positions import LatePositions
-from tidemark.watermarks.row_status import AHEAD, is_filtered
+from tidemark.watermarks.row_status import AHEAD, is_filtered, moves_watermark_only
 
 LATE_BUT_BUFFERED_REASONS = (
     "late_for_window",
@@ -55,7 +55,7 @@ class ReplayResult:
     late: DataFrame
     """One row per late or rejected row: `side`, `slice`, `reason`, times, watermarks, `left` or `right`."""
     may_have_late_rows: bool
-    """False if `late` is empty."""
+    """False only if `late` is empty."""
     carried: DataFrame
     """One row per row that outlives its slice: its `side`, `lane`, `slice` (of its arrival), `clock`, `tiebreak`,
     `event_time`, `watermark` (at its arrival), `key_*`, and `left` or `right`. It is in the buffers at the end of
@@ -126,7 +126,8 @@ def replay(
     return ReplayResult(
         joined=join_result.joined,
         late=select_late_rows(join_result.late, join.tick),
-        may_have_late_rows=job_rows.has_late_candidates,
+        # Rows that the end of the input loses are late too, also if no row of these slices is.
+        may_have_late_rows=job_rows.has_late_candidates or any(lane.drain in buckets.slices for lane in lanes),
         carried=carried_out.where(is_carried),
         strategy=watermarked.strategy,
         evicted_in_arrival_slice=evicted_counts + Counter(join_result.evicted_counts),
@@ -252,7 +253,7 @@ def _select_job_rows(
         late_candidates = materialize(late_candidates)
     filtered = None
     if watermarked.has_filtered and strategy.exact_watermarks:
-        filtered = late_candidates.where(is_filtered())
+        filtered = late_candidates.where(moves_watermark_only())
         late_candidates = late_candidates.where(~is_filtered())
     exact_rows = None
     if join.selects_exact_rows and not is_all_exact:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -15,6 +16,7 @@ from tidemark.config.expressions import qualify_for_pair
 from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.errors import PipelineFileError
 from tidemark.formatting import quote_identifier
+from tidemark.joins.rules.spark import FOREVER
 from tidemark.spark.engine import get_engine
 from tidemark.spark.engine_protocol import Expression, NumericComparison
 from tidemark.spark.expression_sandbox import parse_user_expression
@@ -247,6 +249,9 @@ def _select_names(names: Iterable[str], side: str) -> frozenset[str]:
 
 
 def _find_floor(comparison: NumericComparison) -> Iterator[int]:
-    """Yield the event time in ms that Spark derives from `column >= number`, as a state watermark."""
-    if comparison.operator in _BOUNDS:
-        yield int(comparison.number * 1000) + _BOUNDS[comparison.operator]
+    """Yield the event time in ms that Spark derives from `column >= number`, as a state watermark.
+
+    A number beyond all event times yields the greatest or least of them, and NaN nothing.
+    """
+    if comparison.operator in _BOUNDS and not math.isnan(comparison.number):
+        yield int(max(-FOREVER, min(FOREVER, comparison.number * 1000))) + _BOUNDS[comparison.operator]

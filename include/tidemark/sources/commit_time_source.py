@@ -21,7 +21,7 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.delta.table_reader import DeltaInput, read_plain_parquet
 from tidemark.errors import InputError
 from tidemark.formatting import quote_identifier
-from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN
+from tidemark.sources.streaming_checkpoint_source import ARRIVAL_COLUMN, require_no_columns
 from tidemark.spark.dataframe_utils import cast_columns, get_file_metadata
 from tidemark.spark.lazy_session import resolve_session
 
@@ -48,13 +48,7 @@ class CommitTimeInput(DeltaInput):
                 f"input {self.name} has a column commit, so arrival: commit is ambiguous. Write arrival: {{column: "
                 "commit}, or arrival: {commit: true} for the time at which a row was committed."
             )
-        if conflicts := [
-            name for name in self.schema.names if name.lower() in {ARRIVAL_COLUMN, _FILE_COLUMN, _SELECTION_COLUMN}
-        ]:
-            raise InputError(
-                f"input {self.name} has a column {conflicts[0]}, the name of Tidemark's column of commit times. "
-                "Rename it, or name an arrival column."
-            )
+        require_no_columns(self, {ARRIVAL_COLUMN, _FILE_COLUMN, _SELECTION_COLUMN})
 
     @cached_property
     @override

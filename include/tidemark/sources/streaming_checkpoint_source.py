@@ -34,6 +34,19 @@ FEED_COLUMNS = ("side", "chunk", "left", "right")
 """Columns of a table that feeds both inputs of a live query (`streaming.replay_source`), in order."""
 
 
+def require_no_columns(table: DeltaInput, names: Collection[str]) -> None:
+    """Require that a table has no column with the name of an internal column of arrivals.
+
+    Raises:
+        InputError: It has one.
+    """
+    if conflicts := [name for name in table.schema.names if name.lower() in names]:
+        raise InputError(
+            f"input {table.name} has a column {conflicts[0]}, the name of Tidemark's column of arrivals. Rename it, "
+            "or name an arrival column."
+        )
+
+
 @dataclass(frozen=True)
 class QueryInput(DeltaInput):
     """A table of which `read` returns the rows that a query has read, with `ARRIVAL_COLUMN`, for any version."""
@@ -64,6 +77,7 @@ def create_query_input(table: DeltaInput, trace: QueryTrace, side: str, settings
     Raises:
         InputError: The query has not read the table or its files.
     """
+    require_no_columns(table, {ARRIVAL_COLUMN})
     sources, index = trace.list_sources(), 0 if side == "left" else -1
     location = (table.spark, table.name, table.path)
     detail = table.spark.sql(f"DESCRIBE DETAIL delta.{quote_identifier(table.path)}").first()

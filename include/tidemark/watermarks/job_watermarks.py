@@ -93,7 +93,7 @@ class JobWatermarks:
 def _with_first_slice(
     reached_by_part: Sequence[Mapping[int, int]], rows: DataFrame, part: Column, level: Column, name: str
 ) -> DataFrame:
-    """Add the first slice whose level in a part is at least `level`, by binary search.
+    """Add the first slice whose level in a part is at least `level`, which is never null, by binary search.
 
     A part is a lane, or an epoch of one. All parts share one sorted list of splits: part p has the numbers from
     p * 2 * half on. If slices 7 and 8 end at levels 100 and 250, a row of part 0 with level 180 is between the splits

@@ -20,6 +20,11 @@ def is_filtered() -> Column:
     return F.col("rejected").eqNullSafe(F.lit(FILTERED))
 
 
+def moves_watermark_only() -> Column:
+    """Return True for filtered rows whose event time moves the watermark; never null."""
+    return is_filtered() & F.col("event_time").isNotNull()
+
+
 def is_rejected() -> Column:
     """Return True for invalid rows, which the `late` table reports; never null."""
     return F.col("rejected").isNotNull() & ~is_filtered()

@@ -64,7 +64,7 @@ from tidemark.joins.sql_interval.padding import emit_outer_join, list_padding_la
 from tidemark.joins.sql_interval.simulated_lanes import add_simulated_lanes, count_simulated
 from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.materialization import materialize, materialize_and_count
-from tidemark.watermarks.row_status import is_filtered
+from tidemark.watermarks.row_status import moves_watermark_only
 
 _NEVER = 2**63 - 1
 
@@ -139,7 +139,7 @@ class SqlIntervalJoin(Join):
             return result
         if exact_rows is not None:
             new_rows = exact_rows.select(select_all, select_all)
-            job_rows = replace(job_rows, filtered=new_rows.where(is_filtered()))
+            job_rows = replace(job_rows, filtered=new_rows.where(moves_watermark_only()))
             rows = add_carried(new_rows.where(F.col("rejected").isNull()), job_rows.carried)
             rows = label_eviction(label_caching(rows, self.rules), job_rows.watermarks)
             result = replace(result, evicted_counts=count_simulated(rows, job_rows, cleanups))

@@ -174,17 +174,17 @@ class _Operator:
     def restore(self, rows: list[_Row]) -> None:
         """Restore the carried rows and their timers.
 
-        A timer without a recorded `timer_slice` is that of the oldest row with `cleanup_time = expires_at`; see
-        `cleanup_timers`.
+        A timer without a recorded `timer_slice`, as in the closed form, is that of the oldest row with
+        `cleanup_time = expires_at`; see `cleanup_timers`.
         """
         for row in rows:
             if row.removal_slice is None:
                 self.caches[row.cache_key].append(row)
             if row.timer_slice is not None:
-                self._register_timer(row)
+                self._set_timer(row)
         for row in sorted(rows, key=lambda row: row.event_time):
             if row.cache_key not in self.timers and row.cleanup_time == self._expires_at(row):
-                self._register_timer(row)
+                self._set_timer(row)
 
     def restart_until(self, epoch: int) -> None:
         """Restart the job until it is in an epoch.
@@ -240,10 +240,18 @@ class _Operator:
                 row.eviction_slice = self.slice_number
 
     def _register_timer(self, row: _Row) -> None:
+        """Set the timer of a cache for a row, and record its slice if `restore` could not derive it otherwise."""
+        self._set_timer(row)
+        is_derivable = not self.min_cleanup and all(
+            cached_row.event_time > 0 for cached_row in self.caches[row.cache_key]
+        )
+        if row.timer_slice is None and not is_derivable:
+            row.timer_slice = self.slice_number
+
+    def _set_timer(self, row: _Row) -> None:
         time = self._expires_at(row) + self.min_cleanup
         self.timers[row.cache_key] = time, row
         heapq.heappush(self.timer_queue, (time, row.cache_key))
-        row.timer_slice = self.slice_number if row.timer_slice is None else row.timer_slice
 
     def _expires_at(self, row: _Row) -> int:
         return row.event_time + self.wait_by_side[row.side] + self.lateness + 1
@@ -323,10 +331,6 @@ def _simulate_lane(
         operator.advance_watermark(timeline.combined_at_end[slice_number])
         cleanups.append((slice_number, operator.last_cleanup["left"], operator.last_cleanup["right"]))
     participating = [row for row in rows if row.rejected is None]
-    if not any(table["requires_simulation"].to_pylist()):
-        for row in participating:
-            # Timers follow from `cleanup_time`. With this column, the state would differ from that of the closed form.
-            row.timer_slice = None
     states = _build_states(table.take([row.offset for row in participating]), participating, schema)
     outputs = states, _build_emissions(table, operator, schema), _build_cleanups(cleanups, table, schema)
     return pa.concat_tables(outputs)

@@ -1,0 +1,96 @@
+"""Rows that few inputs have give the same output and state with a job per slice or one job in total."""
+
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.sql import functions as F
+
+from tidemark.checkpoints.checkpoint_ref import CheckpointRef
+from tidemark.checkpoints.verification import verify_checkpoint
+from tidemark.execution.run import execute
+from tidemark.ledger.ledger import Ledger
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
+
+ROW = "k string, happened timestamp, arrived timestamp, p bigint"
+INTERVAL = {"keys": ["k"], "interval": {"lower": "-5 minutes", "upper": "10 minutes"}}
+
+
+def at(hour, minute=0):
+    return datetime(2024, 1, 1, hour, minute, tzinfo=UTC)
+
+
+@pytest.fixture
+def run(spark, lake, pipeline, write):
+    """Write rows of each side, run four slices, and return the pipeline's settings."""
+
+    def run(rows, per_job, end=4, **changes):
+        if not lake.exists():
+            for side, side_rows in rows.items():
+                write(side, [(*row, 0) for row in side_rows], ROW)
+        settings = pipeline(output=f"per_job_{per_job}", **{"left__watermark_delay": "2 minutes", **changes})
+        request = Request(end=at(end), drain=True, slices_per_job=per_job)
+        list(execute(spark, create_plan(spark, settings, str(lake), request), lambda *_: None))
+        return settings
+
+    return run
+
+
+@pytest.mark.parametrize("per_job", [1, "auto"])
+def test_unmatched_row_is_lost_at_the_end_of_input_after_empty_slices(spark, lake, run, per_job):
+    """On processing time, a pending timer does not fire when the input ends."""
+    rows = {"left": [("a", at(0), at(3, 55))], "right": [("b", at(0), at(1, 1))]}
+    join = {**INTERVAL, "type": "left", "time": "processing"}
+    sides = {f"{side}__watermark_delay": None for side in rows} | {f"{side}__event_time": "arrived" for side in rows}
+    interval = {"lower": "-5 minutes", "upper": "2 hours"}
+    settings = run(rows, per_job, end=5, dialect="flink-sql", join={**join, "interval": interval}, **sides)
+
+    late = spark.read.format("delta").load(f"{lake}/{settings.output}/late")
+    assert [tuple(row) for row in late.select("left.k", "reason").collect()] == [("a", "lost_at_end_of_input")]
+
+
+def test_filtered_row_without_event_time_has_no_effect_on_simulated_lane(spark, lake, run):
+    rows = {
+        "left": [("a", at(0, 10), at(0, 10)), ("dropped", None, at(2, 30)), ("a", at(3), at(3))],
+        "right": [("a", at(0, 12), at(0, 12)), ("a", at(3, 1), at(3, 1))],
+    }
+    changes = {"left__partition": "p", "left__where": "k <> 'dropped'"}
+    join = {**INTERVAL, "min_cleanup_interval": "half"}
+    settings = run(rows, "auto", dialect="flink-sql", join=join, **changes)
+
+    emitted = spark.read.format("delta").load(f"{lake}/{settings.output}/emissions")
+    assert sorted(row[0] for row in emitted.select(F.hour("left_happened")).collect()) == [0, 3]
+
+
+def test_state_with_placeholder_time_is_independent_of_jobs(lake, run):
+    """A row at 1970 requires the simulation of a whole job, also of slices in which it has no part."""
+    minutes = (0, 3, 1, 9, 5)
+    rows = {
+        "left": [("a", at(hour, minute), at(hour, 50)) for hour in range(4) for minute in minutes],
+        "right": [("a", datetime(1970, 1, 1, tzinfo=UTC), at(1, 5)), *(("a", at(h, 59), at(h, 59)) for h in range(4))],
+    }
+    bounds = {"interval": {"lower": "-90 minutes", "upper": "2 hours"}}
+    ledgers = [
+        Ledger.from_pipeline(run(rows, per_job, dialect="flink-sql", join={**INTERVAL, **bounds}), str(lake))
+        for per_job in (1, "auto")
+    ]
+    by_job = [[entry.fingerprint for entry in ledger.entries.values()] for ledger in ledgers]
+    assert by_job[0] == by_job[1]
+    assert len(set(by_job[0])) == 4
+
+
+def test_verified_state_of_rows_that_match_later_is_equal(spark, lake, run):
+    """In dialect spark, a row has no match until then. The number in the condition is beyond all event times."""
+    rows = {
+        "left": [("a", at(0, 10), at(0, 10)), *(("c", at(h, 30), at(h, 30)) for h in range(4))],
+        "right": [("a", at(0, 12), at(2, 30)), *(("b", at(h, 40), at(h, 40)) for h in range(4))],
+    }
+    join = {"keys": ["k"], "interval": {"lower": "-5 minutes", "upper": "3 hours"}, "type": "left"}
+    condition = "left_p >= -9000000000000000"
+    delays = dict.fromkeys(("left__watermark_delay", "right__watermark_delay"), "4 hours")
+    settings = run(rows, "auto", dialect="spark", join={**join, "condition": condition}, **delays)
+
+    emitted = spark.read.format("delta").load(f"{lake}/{settings.output}/emissions")
+    assert emitted.where(F.col("_emission") == "matched").count() == 1
+    verified = verify_checkpoint(CheckpointRef.from_ledger(spark, settings, str(lake), at(2)))
+    assert (verified.is_equal, verified.differing_rows) == (True, [])
