@@ -30,5 +30,5 @@ def test_submitted_application_with_user_error_prints_no_traceback(command, tmp_
 def test_lost_commit_race_is_temporary_failure_of_submitted_job():
     error = Ledger.empty(PipelineTables("orders"), Grid(0, 3_600_000_000)).create_conflict_error(0)
 
-    assert str(error).endswith("run the same command again")
+    assert str(error).endswith("Run the same command again.")
     assert to_submit_exit_code(error.exit_code) == 75

@@ -146,10 +146,10 @@ def test_atomic_reprocess_commits_all_slices_or_none(
         list(execute(spark, plan, fail_in_second_job))
     assert read_output() == before
 
-    number = read_ledger(settings).number
+    number = read_ledger(settings).last_commit
     results = list(execute(spark, create_plan(spark, settings, str(lake), request), lambda *_: None))
     assert [list(result.slices) for result in results] == [[1], [2]]
-    assert read_ledger(settings).number == number + 1
+    assert read_ledger(settings).last_commit == number + 1
     assert read_output() == expected_from_scratch(at(5))
 
 

@@ -325,7 +325,7 @@ class Schedule:
     def check_new_versions(self) -> None:
         """Assert that each version of a table since the last check has the output of a commit."""
         for record in self.records:
-            last_commit = record.read().number
+            last_commit = record.read().last_commit
             for name, versions in record.versions.items():
                 key = record.pipeline.name, name
                 for version in versions[self.checked_versions.get(key, 0) :]:

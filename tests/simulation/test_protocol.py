@@ -32,7 +32,7 @@ def test_simulation_detects_table_ahead_of_ledger(tmp_path, monkeypatch):
 
             def prepare_and_apply(spark, tables, grid, *arguments, schedule=schedule):
                 prepared = prepare_commit(spark, tables, grid, *arguments)
-                apply_to_tables(tables, grid, schedule.records[0].read().number + 1, prepared.changes)
+                apply_to_tables(tables, grid, schedule.records[0].read().last_commit + 1, prepared.changes)
                 return prepared
 
             replace_in_package(patch, prepare_commit, prepare_and_apply)

@@ -209,7 +209,7 @@ class Plan:
         Args:
             ledger: The ledger after the jobs before.
         """
-        return (self.ledger if self.atomic else ledger).number + 1
+        return (self.ledger if self.atomic else ledger).last_commit + 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as a JSON-ready dictionary."""
