@@ -149,5 +149,5 @@ def may_never_end(vector):
     if {vector["first"]["dialect"], vector["second"]["dialect"]} != {"sql_interval"}:
         return False
     chain = create_chain(vector)
-    delay, waits = max(chain.first.oracle.reach.values()), chain.second.oracle.reach.values()
+    delay, waits = max(chain.first.oracle.wait_by_side.values()), chain.second.oracle.wait_by_side.values()
     return delay > 0 and min(waits) < -(delay + 1)

@@ -118,7 +118,7 @@ class SqlInterval(Join):
         return [Emission(*ids) for ids in self.oracle.feed(self.module.Row(row.side, row.key, time, row.id))], []
 
     def advance(self, side: str, watermark: int) -> list[Emission]:
-        return [Emission(*ids) for ids in self.oracle.advance({side: watermark})]
+        return [Emission(*ids) for ids in self.oracle.advance_watermarks({side: watermark})]
 
     def find_result_time(self, _emission: Emission, _times: list[int | None]) -> None:
         return None

@@ -1,7 +1,7 @@
 """Flink SQL's interval join on processing time, one event at a time, by semantics/flink_proctime_interval.md.
 
-The operator is the one of event time. Its time is the clock, which passes through every millisecond, and a timer for T
-runs when the clock is T + 1.
+The operator is the one of event time. Its time is the processing time, which passes through every millisecond, and a
+timer for T runs at T + 1.
 """
 
 from dataclasses import dataclass, replace
@@ -12,26 +12,26 @@ from tests.semantics.flink_sql_interval import Ids, Row
 
 @dataclass
 class Oracle(flink_sql_interval.Oracle):
-    """Advance the clock, then feed the row; both return output. Exact for clocks above 0."""
+    """Advance the processing time, then feed the row; both return output. Exact for times above 0."""
 
-    clock: int = 0
+    processing_time_ms: int = 0
 
     @property
-    def now(self) -> float:
-        return self.clock
+    def operator_time(self) -> float:
+        return self.processing_time_ms
 
-    def advance_clock(self, clock: int) -> list[Ids]:
+    def advance_processing_time(self, processing_time_ms: int) -> list[Ids]:
         emitted = []
-        while due := [(time, slot) for slot, time in self.timers.items() if time < clock]:
-            time, slot = min(due, key=lambda timer: timer[0])
-            self.clock = time + 1
-            emitted += self._clean_up(slot)
-        self.clock = clock
+        while due := [(time, cache_key) for cache_key, time in self.timers.items() if time < processing_time_ms]:
+            time, cache_key = min(due, key=lambda timer: timer[0])
+            self.processing_time_ms = time + 1
+            emitted += self._fire_timer(cache_key)
+        self.processing_time_ms = processing_time_ms
         return emitted
 
     def feed(self, row: Row) -> list[Ids]:
-        row = replace(row, ts=self.clock)
-        return self._pad([row]) if self.is_empty else self._probe(row) + self._cache_or_pad(row)
+        row = replace(row, ts=self.processing_time_ms)
+        return self._pad([row]) if self.is_empty else self._look_up(row) + self._cache_or_pad(row)
 
 
 def compute_expected(vector: dict) -> dict:
@@ -39,7 +39,7 @@ def compute_expected(vector: dict) -> dict:
     oracle = flink_sql_interval.create_oracle(vector, Oracle)
     watermarks, emitted, watermark_out = dict.fromkeys("LR"), [], []
     for at, event in enumerate(vector["events"]):
-        emitted_now = oracle.advance_clock(event["pt"])
+        emitted_now = oracle.advance_processing_time(event["pt"])
         emitted_now += oracle.feed(Row(event["side"], event["key"], event["pt"], event["id"]))
         emitted += [(ids, at) for ids in emitted_now]
         if event["ts"] is not None:
@@ -48,6 +48,6 @@ def compute_expected(vector: dict) -> dict:
         if not oracle.is_empty:
             watermark_out.append(None if None in watermarks.values() else min(watermarks.values()))
     if "end_pt" in vector:
-        emitted += [(ids, "drain") for ids in oracle.advance_clock(vector["end_pt"])]
+        emitted += [(ids, "drain") for ids in oracle.advance_processing_time(vector["end_pt"])]
     rows = [{"left_id": left, "right_id": right, "ts": None, "at": at} for (left, right), at in emitted]
     return {"rows": rows, "dropped": [], "watermark_out": watermark_out}

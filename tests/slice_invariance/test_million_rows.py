@@ -37,16 +37,16 @@ class IndexedOracle(Oracle):
 
     timer_heap: list[tuple[int, tuple]] = field(default_factory=list)
 
-    def _set_timer(self, slot, ts):
-        super()._set_timer(slot, ts)
-        heapq.heappush(self.timer_heap, (self.timers[slot], slot))
+    def _register_timer(self, cache_key, ts):
+        super()._register_timer(cache_key, ts)
+        heapq.heappush(self.timer_heap, (self.timers[cache_key], cache_key))
 
-    def advance(self, watermarks):
+    def advance_watermarks(self, watermarks):
         for side, watermark in watermarks.items():
             self.watermarks[side] = max(self.watermarks[side], watermark)
         padded = []
         while self.timer_heap and self.timer_heap[0][0] <= self.combined:
-            padded += self._clean_up(heapq.heappop(self.timer_heap)[1])
+            padded += self._fire_timer(heapq.heappop(self.timer_heap)[1])
         return padded
 
 

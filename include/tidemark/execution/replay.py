@@ -111,7 +111,8 @@ def replay(
     carried = None if carried is None else materialize(carried)
     watermarked = _compute_watermarks(rows, lanes, join, buckets, limits)
     watermarked = _refine_strategy(watermarked, carried, join)
-    timelines, first_slice = watermarked.statistics.timelines, buckets.slices[0]
+    timelines = watermarked.statistics.timelines
+    first_slice = buckets.slices[0]
     job_watermarks = JobWatermarks(timelines, first_slice, lanes, buckets.grid)
     job_rows, evicted_counts = _select_job_rows(watermarked, carried, join, job_watermarks)
     join_result = join.apply(job_rows)
@@ -242,7 +243,8 @@ def _select_job_rows(
     watermarked: _WatermarkedRows, carried: DataFrame | None, join: Join, job_watermarks: JobWatermarks
 ) -> tuple[JobRows, Counter[str]]:
     """Select the rows for the join, and count by side those that are already found to leave no state."""
-    strategy, evicted_counts = watermarked.strategy, Counter[str]()
+    strategy = watermarked.strategy
+    evicted_counts = Counter[str]()
     is_all_exact = strategy.late_candidates == "all_rows"
     on_time = may_be_carried = watermarked.select_on_time()
     if strategy.materialize_late_and_carried_rows:
@@ -280,7 +282,8 @@ def _materialize_late_and_carried_rows(watermarked: _WatermarkedRows) -> tuple[D
         Rows that are surely on time, late candidates, and the number of rows by side that are in neither: on time, and
         evicted at the end of their slice.
     """
-    late_positions, may_be_carried = watermarked.late_positions, watermarked.may_be_carried
+    late_positions = watermarked.late_positions
+    may_be_carried = watermarked.may_be_carried
     assert may_be_carried is not None
     if late_positions:
         annotated = late_positions.annotate(watermarked.rows)
@@ -303,8 +306,11 @@ def _materialize_late_and_carried_rows(watermarked: _WatermarkedRows) -> tuple[D
 
 def _refine_strategy(watermarked: _WatermarkedRows, carried: DataFrame | None, join: Join) -> _WatermarkedRows:
     """Take the measurements that the chosen strategy depends on, and refine it by them. Each may read the rows."""
-    rows, statistics, strategy = watermarked.rows, watermarked.statistics, watermarked.strategy
-    watermark_column, limits = watermarked.lane_class.watermark_column, watermarked.limits
+    rows = watermarked.rows
+    statistics = watermarked.statistics
+    strategy = watermarked.strategy
+    watermark_column = watermarked.lane_class.watermark_column
+    limits = watermarked.limits
     increments = late_positions = may_be_carried = None
     newest_carried = {}
     if strategy.exact_watermarks == "broadcast_increments":

@@ -14,6 +14,7 @@ from pyspark.sql import types as T
 
 from tidemark.config.dialect_support import TICK_MICROS
 from tidemark.config.sides import SIDES
+from tidemark.spark.dataframe_utils import with_columns
 from tidemark.timegrid.time_columns import as_json, floor_div
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Timeline
@@ -243,4 +244,4 @@ def select_rejected(candidates: DataFrame) -> DataFrame:
 def with_null_watermarks(rows: DataFrame) -> DataFrame:
     """Set the watermarks of rows to null, for late rows whose reason has none, such as the end of the input."""
     names = ("watermark", "left_watermark", "right_watermark")
-    return rows.withColumns(dict.fromkeys(names, F.lit(None).cast("long")))
+    return rows.transform(with_columns, dict.fromkeys(names, F.lit(None).cast("long")))

@@ -55,17 +55,21 @@ def join_by_interval(
         rows are returned, they lack the event time and labels of the other side.
     """
     size = F.greatest(2 * (upper - lower), F.lit(1))
-    keys, single_side = key_columns(rows), OTHER[repeated_side]
+    keys = key_columns(rows)
+    single_side = OTHER[repeated_side]
     assert unmatched == "drop" or not is_broadcast, "the semi join drops rows without a partner"
     # Null keys match nothing.
     can_match = ~has_null_key(rows)
     rows = rows.where(can_match if unmatched == "drop" else can_match | (F.col("side") == single_side))
     flat = {side: _flatten_side(rows, side, keys, labels) for side in SIDES}
-    sides, structs = {side: flat[side][0] for side in SIDES}, {side: flat[side][1] for side in SIDES}
-    own, single_time = F.col(f"{repeated_side}_event_time"), F.col(f"{single_side}_event_time")
+    sides = {side: flat[side][0] for side in SIDES}
+    structs = {side: flat[side][1] for side in SIDES}
+    own = F.col(f"{repeated_side}_event_time")
+    single_time = F.col(f"{single_side}_event_time")
     nearest, farthest = (own + lower, own + upper) if repeated_side == "left" else (own - upper, own - lower)
     bins = F.explode(F.sequence(trunc_div(nearest, size), trunc_div(farthest, size)))
-    repeated, single = sides[repeated_side].withColumn("bin", bins), sides[single_side]
+    repeated = sides[repeated_side].withColumn("bin", bins)
+    single = sides[single_side]
     single_bin = trunc_div(single_time, size)
     if unmatched != "drop":  # null keys would skew a few tasks
         single_bin = F.when(has_null_key(single), F.xxhash64(single_time)).otherwise(single_bin)

@@ -83,10 +83,8 @@ class CustomTriggerJoin(Join):
     @override
     def apply(self, job_rows: JobRows) -> JoinResult:
         """Join windows in closed form if they have one, and simulate the others."""
-        watermarks, labels = (
-            job_rows.watermarks,
-            {"now": self.now, "row_hash": compute_row_hash(job_rows.late_candidates)},
-        )
+        watermarks = job_rows.watermarks
+        labels = {"now": self.now, "row_hash": compute_row_hash(job_rows.late_candidates)}
         rows = materialize(job_rows.select_participating().transform(with_columns, labels))
         closed_form, lost, group, to_simulate = self._split_by_closed_form(rows, watermarks)
         if to_simulate is None:
@@ -162,7 +160,8 @@ class CustomTriggerJoin(Join):
     def _add_eviction_slice(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
         """Select the rows that entered a window, with the slice in which their last window is purged."""
         assert self.windows
-        last_end, watermark = self.windows.last_end(self._window_time), F.col("watermark")
+        last_end = self.windows.last_end(self._window_time)
+        watermark = F.col("watermark")
         purged_at = self.rules.purged_at(last_end)
         enters = F.coalesce(watermark < purged_at, ~self.rules.is_dropped(F.col("event_time"), watermark))
         rows = rows.where(self.firing.is_processing_time | enters)
@@ -250,7 +249,8 @@ def _find_lane_ends(job_rows: JobRows, now: Column, *, has_both_times: bool) -> 
     ends = {}
     for lane, timeline in enumerate(watermarks.timelines):
         last = max(timeline.end_watermarks)
-        drain, points = watermarks.lanes[lane].drain, advances.get(lane, [])
+        drain = watermarks.lanes[lane].drain
+        points = advances.get(lane, [])
         ends[lane] = _LaneEnd(
             timeline.combined_at_end[watermarks.first_slice - 1],
             timeline.combined_at_end[last],

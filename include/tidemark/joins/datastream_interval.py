@@ -40,7 +40,8 @@ class DatastreamIntervalJoin(Join):
     @override
     def apply(self, job_rows: JobRows) -> JoinResult:
         """Join in closed form; see `flink_datastream.IntervalRules`."""
-        watermarks, is_late = job_rows.watermarks, self.rules.is_late(F.col("event_time"), F.col("watermark"))
+        watermarks = job_rows.watermarks
+        is_late = self.rules.is_late(F.col("event_time"), F.col("watermark"))
         on_time = job_rows.select_participating(~is_late)
         late = job_rows.late_candidates.where(F.col("rejected").isNotNull() | is_late)
         may_be_carried = job_rows.select_rows_that_may_be_carried(~is_late)

@@ -61,7 +61,8 @@ def create_join(pipeline: Pipeline, spark: SparkSession, inputs: Mapping[str, St
     assert pipeline.join.interval, "config.dialect_support checks this"
     if pipeline.dialect == "flink-sql":
         rules = flink_sql.IntervalRules.from_config(pipeline.join.interval, pipeline.join.min_cleanup_interval_ms)
-        join_type, condition = JoinType.from_name(pipeline.join.type), pipeline.join.condition
+        join_type = JoinType.from_name(pipeline.join.type)
+        condition = pipeline.join.condition
         if pipeline.uses_processing_time_only:
             return ProcessingTimeJoin(rules, processing_time(), join_type, condition)
         selects_exact_rows = not pipeline.output_stream or pipeline.join.type == "inner"
@@ -91,8 +92,10 @@ def create_lane(
 
 
 def _create_flink_lane(pipeline: Pipeline, initial: Watermarks, drain: int | None) -> Lane:
-    lag, recorded_sides = compute_watermark_lag(pipeline), pipeline.recorded_watermark_sides
-    restarts, late_margin = tuple(map(to_micros, pipeline.restarts)), _compute_late_margin(pipeline)
+    lag = compute_watermark_lag(pipeline)
+    recorded_sides = pipeline.recorded_watermark_sides
+    restarts = tuple(map(to_micros, pipeline.restarts))
+    late_margin = _compute_late_margin(pipeline)
     if pipeline.upstreams:
         return OutputStreamLane(lag, initial, drain, late_margin=late_margin, recorded_sides=recorded_sides)
     if recorded_sides and restarts:
@@ -148,7 +151,8 @@ def _create_micro_batch_lane(
 
 def _create_stream_stream_join(pipeline: Pipeline, condition: Condition) -> Join:
     check_no_event_times(condition, {side: getattr(pipeline, side).event_time.column for side in SIDES})
-    join, rules = pipeline.join, StreamStreamRules.from_config(pipeline)
+    join = pipeline.join
+    rules = StreamStreamRules.from_config(pipeline)
     per_slice = to_millis(pipeline.slices.every) if pipeline.checkpoint_arrival else 1
     if compared := join.window_inequality:
         left, right = (_create_windows(getattr(compared, side), to_micros) for side in SIDES)
@@ -175,12 +179,15 @@ def _create_windows(
 
 
 def _create_window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
-    join, is_sql = pipeline.join, pipeline.dialect == "flink-sql"
+    join = pipeline.join
+    is_sql = pipeline.dialect == "flink-sql"
     lateness = lit_long(to_millis(join.allowed_lateness))
     zone = Zone.from_name(pipeline.window_time_zone) if pipeline.window_time_zone else None
     rules: window.WindowTimerRules = flink_sql.WindowRules(zone) if is_sql else flink_datastream.WindowRules(lateness)
-    join_type, is_cogroup = JoinType.from_name(join.type), join.api == "cogroup"
-    emits_latest, condition = join.emit == "latest", join.condition if is_sql else None
+    join_type = JoinType.from_name(join.type)
+    is_cogroup = join.api == "cogroup"
+    emits_latest = join.emit == "latest"
+    condition = join.condition if is_sql else None
     is_irregular = has_irregular_clock_changes(pipeline)
     if not join.has_default_firing:
         return _create_custom_trigger_join(pipeline, settings, rules)
@@ -197,7 +204,8 @@ def _create_window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
             simulates_all=is_irregular,
             upstream_sides=tuple(pipeline.upstreams),
         )
-    windows, has_late_firings = _create_windows(settings, zone=zone), join.allowed_lateness > timedelta()
+    windows = _create_windows(settings, zone=zone)
+    has_late_firings = join.allowed_lateness > timedelta()
     if is_sql:
         windows = with_upstream_windows(windows, _list_window_inputs(pipeline))
     window_join = RestartedWindowJoin if pipeline.restarts else WindowJoin
@@ -222,7 +230,8 @@ def _list_window_inputs(pipeline: Pipeline) -> dict[SideName, str]:
 
 def has_irregular_clock_changes(pipeline: Pipeline) -> bool:
     """Return True if clock changes may put Flink's window timers out of order, or before the last rows of a window."""
-    zone, bounds = pipeline.window_time_zone, pipeline.time_bounds
+    zone = pipeline.window_time_zone
+    bounds = pipeline.time_bounds
     return zone is not None and (bounds is None or not changes_by_full_hours(zone, bounds.earliest, bounds.latest))
 
 

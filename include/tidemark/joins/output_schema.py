@@ -158,7 +158,8 @@ def select_output(wide: DataFrame, pipeline: Pipeline) -> DataFrame:
 
 def _explode(wide: DataFrame, expression: str) -> DataFrame:
     """Return a row for each struct of an array, as Spark's `inline` does; a null struct is a row of nulls."""
-    provenance, ordered = _provenance_columns(wide), _sort_lists(wide)
+    provenance = _provenance_columns(wide)
+    ordered = _sort_lists(wide)
     structs = parse_user_expression(wide.sparkSession, expression).column
     dtype = ordered.select(structs).schema[0].dataType
     if not isinstance(dtype, ArrayType) or not isinstance(dtype.elementType, StructType) or not dtype.elementType.names:
@@ -269,7 +270,8 @@ def check_condition(
 
 def _check_side(spark: SparkSession, pipeline: Pipeline, side: str, schema: StructType) -> None:
     """Check the expressions over the columns of one input."""
-    columns, rows = InputColumns(tuple(schema.names)), get_engine(spark).create_empty_dataframe(schema)
+    columns = InputColumns(tuple(schema.names))
+    rows = get_engine(spark).create_empty_dataframe(schema)
     if (where := getattr(pipeline, side).where) is not None:
         check_condition(spark, schema, where, f"{side}.where", columns)
     for pair in pipeline.join.keys:

@@ -33,20 +33,24 @@ class RestartedIntervalJoin(DatastreamIntervalJoin):
 
     @override
     def _add_eviction_slice(self, rows: DataFrame, watermarks: JobWatermarks) -> DataFrame:
-        rows, epoch = self._add_labels(rows, watermarks), F.col("eviction_epoch")
+        rows = self._add_labels(rows, watermarks)
+        epoch = F.col("eviction_epoch")
         level = self._eviction_watermark_in(epoch)
         return watermarks.with_slice_reaching_in_epoch(rows, epoch, level, "eviction_slice")
 
     def _eviction_watermark_in(self, epoch: Column) -> Column:
         """Return the least watermark of an epoch that evicts a row; null for epochs before its arrival."""
-        own, event_time = F.col("epoch"), F.col("event_time")
+        own = F.col("epoch")
+        event_time = F.col("event_time")
         before_restart = self.eviction_watermark(F.col("watermark"))
         after_restart = self.rules.eviction_watermark_after_restart(event_time, self._wait)
         return F.when(epoch == own, before_restart).when(epoch > own, after_restart)
 
     @override
     def _is_evicted_before_match(self) -> Column:
-        rules, left_epoch, right_epoch = self.rules, F.col("left_epoch"), F.col("right_epoch")
+        rules = self.rules
+        left_epoch = F.col("left_epoch")
+        right_epoch = F.col("right_epoch")
         left_due = rules.eviction_watermark_after_restart(F.col("left_event_time"), rules.left_wait)
         right_due = rules.eviction_watermark_after_restart(F.col("right_event_time"), rules.right_wait)
         left_is_evicted = (F.col("left_eviction_epoch") < right_epoch) | (F.col("right_watermark") >= left_due)

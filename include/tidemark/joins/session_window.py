@@ -78,7 +78,8 @@ class SessionWindowJoin(Join):
 
     def apply(self, job_rows: JobRows) -> JoinResult:
         """Join sessions whose rows all arrived in time as runs, and simulate the others."""
-        watermarks, end = job_rows.watermarks, F.col("window_end")
+        watermarks = job_rows.watermarks
+        end = F.col("window_end")
         rows = job_rows.select_participating()
         sessions, other_runs = self._split_runs(rows, has_materialized_input=job_rows.has_materialized_input)
         simulated = materialize(self._simulate(other_runs))
@@ -238,7 +239,8 @@ def _simulate_runs(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 
     A session is fired and purged by the watermark at the arrival of rows, both at the levels of its latest row alone.
     """
-    outcomes, open_sessions = _RowOutcomes(), list[_Session]()
+    outcomes = _RowOutcomes()
+    open_sessions = list[_Session]()
     times = ("is_first_of_run", "time", "gap", "fires_at", "purged_at", "arrival_watermark")
     names = (*times, *_LateRow._fields)
     columns = (rows[name].to_pylist() for name in names)
@@ -262,7 +264,8 @@ def _simulate_runs(rows: pa.Table) -> Iterator[pa.RecordBatch]:
         open_sessions = [session for session in open_sessions if session not in touched] + [merged]
         if merged.fires_at <= watermark:
             outcomes.add(merged.rows, "member", merged, _LateRow(*position))
-            merged.fired, merged.is_due = merged.fired + 1, False
+            merged.fired += 1
+            merged.is_due = False
     _advance(open_sessions, END_OF_INPUT, outcomes)
     table = rows.combine_chunks().take(pa.array(outcomes.offsets, pa.int64()))
     for column in to_arrow_schema(_OUTCOME_SCHEMA):
@@ -275,7 +278,8 @@ def _advance(open_sessions: list[_Session], watermark: int, outcomes: _RowOutcom
     for session in open_sessions:
         if session.is_due and session.fires_at <= watermark:
             outcomes.add(session.rows, "member", session)
-            session.fired, session.is_due = session.fired + 1, False
+            session.fired += 1
+            session.is_due = False
         if session.purged_at <= watermark:
             outcomes.add(session.rows, "state", session)
     return [session for session in open_sessions if session.purged_at > watermark]

@@ -63,7 +63,8 @@ class StreamStreamJoin(Join):
         that fail conjuncts over their side have `fails_alone` and are emitted at once. With windows, rows without a
         time are filtered on any side.
         """
-        has_no_time, is_preserved = F.col("event_time").isNull(), _by_side(self.rules.is_preserved)
+        has_no_time = F.col("event_time").isNull()
+        is_preserved = _by_side(self.rules.is_preserved)
         passes_alone, is_complete, passes_inferred = (
             _by_side(part.__getitem__)
             for part in (self.condition.single_side, self.condition.not_null, self.condition.inferred)
@@ -103,7 +104,8 @@ class StreamStreamJoin(Join):
 
     def _create_copies(self, job_rows: JobRows) -> DataFrame:
         """Create the accepted copies of all rows; of carried rows those that are in the state when the job starts."""
-        rows, first_slice = job_rows.select_participating(), job_rows.watermarks.first_slice
+        rows = job_rows.select_participating()
+        first_slice = job_rows.watermarks.first_slice
         empty = F.create_map().cast(_MATCHES_DTYPE)
         matched = F.coalesce("first_match_slices", empty) if "first_match_slices" in rows.columns else empty
         # The run before may have carried matches of later slices, which this job recomputes.
@@ -215,7 +217,8 @@ class StreamStreamJoin(Join):
 
     def _add_first_match(self, copies: DataFrame, side: str, first_slice: int) -> DataFrame:
         """Set `first_match_slice` of one side's copies: the slice of the first match, null if there is none yet."""
-        matches, other = self._join_copies(copies, side, "left", first_slice), OTHER[side]
+        matches = self._join_copies(copies, side, "left", first_slice)
+        other = OTHER[side]
         grouped = matches.groupBy(f"{side}.id", f"{side}.copy").agg(
             F.first(side).alias("own"), F.min(f"{other}.slice").alias("first_partner_slice")
         )
@@ -292,7 +295,8 @@ class StreamStreamJoin(Join):
 
             rows = rows.withColumn("windows", self.windows.assign(F.col("event_time")))
             rows = rows.withColumn("late_windows", _by_side(filter_late))
-            added, is_late = ("windows", "late_windows"), F.size("late_windows") == F.size("windows")
+            added = ("windows", "late_windows")
+            is_late = F.size("late_windows") == F.size("windows")
             parts.append(add_late_reason(rows.where(is_late), F.lit("late")).drop(*added))
             partly_late = rows.where(~is_late).withColumn("window", F.explode("late_windows"))
             bounds = (floor_div(F.col(f"window.{name}"), 1000) for name in ("start", "end"))

@@ -37,7 +37,8 @@ class UpstreamWindows(AlignedWindows):
         if len(self.event_times) == len(times):
             return times["left"] == times["right"]
         [upstream] = self.event_times
-        last, time = times[upstream], times[OTHER[upstream]]
+        last = times[upstream]
+        time = times[OTHER[upstream]]
         return (self._start(last) <= time) & (time <= last)
 
     @override

@@ -155,12 +155,14 @@ class WindowJoin(Join):
 
         A row enters a window if it arrives below the watermark that purges it, and is on time below the one that fires.
         """
-        watermarks, end = job_rows.watermarks, F.col("window_end")
+        watermarks = job_rows.watermarks
+        end = F.col("window_end")
         copies = self.windows.copy_rows(job_rows.select_participating(), F.col("event_time"))
         entered = copies.where(F.col("watermark") < self.rules.purged_at(end))
         level = self.rules.purged_at(end) if self.emits_latest else self.rules.fires_at(end)
         on_time = entered if self.emits_latest else entered.where(F.col("watermark") < level)
-        on_time, add_slice = on_time.drop("slice").withColumn("pane", F.lit(0)), None
+        on_time = on_time.drop("slice").withColumn("pane", F.lit(0))
+        add_slice = None
         has_late_firings = self.has_late_firings and not self.emits_latest
         if has_late_firings or self.fires_by_epoch:
             fired = self._add_first_slice(watermarks, on_time, level, "slice")

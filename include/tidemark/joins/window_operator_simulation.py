@@ -15,7 +15,8 @@ from math import inf
 
 from tidemark.joins.firing_spec import WindowFiringSpec
 
-EVENT_TIME, PROCESSING_TIME = "event_time", "processing_time"
+EVENT_TIME = "event_time"
+PROCESSING_TIME = "processing_time"
 _Timer = tuple[str, int]
 """Time domain (`EVENT_TIME` or `PROCESSING_TIME`), and the time for which the timer is set."""
 
@@ -183,7 +184,8 @@ class WindowOperator:
 
     def _evict(self, pane: _Pane, row_slice: int | None, levels: tuple[int | None, int | None]) -> list[SimulatedRow]:
         """Return the rows of a pane that the evictor keeps."""
-        rows, spec = pane.rows, self.spec
+        rows = pane.rows
+        spec = self.spec
         if spec.evictor == "count":
             return rows[max(len(rows) - spec.evictor_amount, 0) :]
         if spec.evictor is None or not rows or rows[0].event_time is None:

@@ -151,7 +151,8 @@ def group_members(members: FiringMembers) -> DataFrame:
 
 def _select_emissions(rows: DataFrame, members: FiringMembers, *further: str) -> DataFrame:
     """Select the columns of emissions, and further ones."""
-    last, start = F.col("window_end") - 1, F.coalesce("start_of_left", "start_of_right")
+    last = F.col("window_end") - 1
+    start = F.coalesce("start_of_left", "start_of_right")
     computed = {
         "result_time": F.when(start.isNotNull(), members.zone.to_instant(last) if members.zone else last),
         "window_start": start,

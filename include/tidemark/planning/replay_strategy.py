@@ -163,7 +163,8 @@ class ReplayStrategy:
             lane_class: Class of the job's lanes.
             limits: Thresholds of "small", "few" and "many".
         """
-        has_positions, is_small = lane_class.is_determined_by_position, limits.can_cache(statistics.row_count)
+        has_positions = lane_class.is_determined_by_position
+        is_small = limits.can_cache(statistics.row_count)
         needs_exact = join.needs_exact_watermarks and (is_small or not join.selects_exact_rows)
         strategy = cls(is_small, "ordered" if needs_exact else None, "all_rows" if needs_exact else "ordered")
         if is_small:

@@ -110,10 +110,12 @@ def compute_bucket_statistics(
         `ahead`, `left_rows_ahead` and `right_rows_ahead` count the rows far ahead of their arrival. `left_ahead` and
         `right_ahead` are its maxima.
     """
-    is_left, event_time = F.col("side") == "left", F.when(moves_watermark(), F.col("event_time"))
+    is_left = F.col("side") == "left"
+    event_time = F.when(moves_watermark(), F.col("event_time"))
     value = F.when(moves_watermark(), F.col(watermark_column))
     values = {"left_newest_value": F.when(is_left, value), "right_newest_value": F.when(~is_left, value)}
-    is_accepted, is_read = F.col("rejected").isNull(), ~is_filtered()
+    is_accepted = F.col("rejected").isNull()
+    is_read = ~is_filtered()
     sides = {"left": is_left, "right": ~is_left} if AHEAD in rows.columns else {}
     leads = {
         "left_lead": F.coalesce(F.when(is_left, value - clock_ms()), F.lit(NO_LEAD)),

@@ -103,10 +103,12 @@ def _find_newest_before(rows: Arrivals, order: npt.NDArray[np.intp], is_member: 
     """
     if not len(rows):
         return np.zeros(0, np.int64)
-    clock, tiebreak = rows.clock[order], rows.tiebreak[order]
+    clock = rows.clock[order]
+    tiebreak = rows.tiebreak[order]
     is_first = np.append(True, (clock[1:] != clock[:-1]) | (tiebreak[1:] != tiebreak[:-1]))
     first_of_position = np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))
-    partition, newest = rows.partition[order], rows.event_time[order] // _MS
+    partition = rows.partition[order]
+    newest = rows.event_time[order] // _MS
     least = np.full(len(order), np.iinfo(np.int64).max)
     for number in np.unique(partition[is_member[order]]):
         own = np.where((partition == number) & is_member[order], newest, NO_WATERMARK)

@@ -100,7 +100,8 @@ class IdleOrPartitionedLane(Lane):
     @override
     def split(cls, rows: DataFrame, *, includes_all_rows: bool) -> tuple[DataFrame, DataFrame]:
         """Split as `Lane.split` does, with the running maximum of each source in buckets that need it."""
-        is_candidate, position = is_late_candidate(includes_all_rows=includes_all_rows), list(POSITION)
+        is_candidate = is_late_candidate(includes_all_rows=includes_all_rows)
+        position = list(POSITION)
         candidates = rows.where(is_candidate & _needs_running_maximum(includes_all_rows=includes_all_rows))
         initial = candidates.dropDuplicates(position).select(*position, F.inline("sources"))
         increments = rows.where(_advances_watermark(includes_all_rows=includes_all_rows)).select(
@@ -205,7 +206,9 @@ def _process_bucket(
     rows: pd.DataFrame, tracker: SourceTracker, lag: dict[str, int], late_margin: int
 ) -> dict[str, Any]:
     """Advance the tracker over a bucket, and return the bucket's watermarks as a row of `bucket_schema`."""
-    before, combined, active = tracker.snapshot(), tracker.combined, sorted(tracker.active, key=str)
+    before = tracker.snapshot()
+    combined = tracker.combined
+    active = sorted(tracker.active, key=str)
     sources = [(*key, tracker.sources[key].watermark) for key in active]
     non_empty = rows[rows["first"].notna()]
     columns = (non_empty[name] for name in ("side", "partition", "watermark", "last"))

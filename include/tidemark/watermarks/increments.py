@@ -62,10 +62,8 @@ class WatermarkIncrements:
         """Add the exact watermarks at each row's arrival, and drop the bucket columns."""
 
         def precedes(increment: Column) -> Column:
-            is_earlier, is_simultaneous = (
-                increment["clock"] < F.col("clock"),
-                increment["clock"] == F.col("clock"),
-            )
+            is_earlier = increment["clock"] < F.col("clock")
+            is_simultaneous = increment["clock"] == F.col("clock")
             return is_earlier | (is_simultaneous & (increment["tiebreak"] < F.col("tiebreak")))
 
         joined = rows.join(F.broadcast(self.by_bucket), F.col("bucket") == F.col("increment_bucket"), "left")

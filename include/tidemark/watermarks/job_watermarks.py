@@ -107,7 +107,8 @@ def _with_first_slice(
     half = 2**52 // len(reached_by_part)
     slice_by_split: dict[int, int | None] = {}
     for part_number, reached in enumerate(reached_by_part):
-        origin, highest = part_number * 2 * half, -half
+        origin = part_number * 2 * half
+        highest = -half
         for number, end_level in reached.items():
             highest = max(highest, min(end_level, half - 1))  # running maximum: a level, once reached, stays reached
             slice_by_split.setdefault(origin + highest, number)

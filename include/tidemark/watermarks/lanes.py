@@ -192,7 +192,8 @@ def _join_side(rows: DataFrame, buckets: DataFrame, side: str) -> DataFrame:
 
 
 def _compute_timeline(statistics: pd.DataFrame, lane: Lane, buckets: Buckets) -> Timeline:
-    initial, newest = lane.initial_watermarks, "newest" if lane.watermark_column == EVENT_TIME else "newest_value"
+    initial = lane.initial_watermarks
+    newest = "newest" if lane.watermark_column == EVENT_TIME else "newest_value"
     left_before, left_after = _running_maximum(statistics[f"left_{newest}"], lane.lag.left, initial.left)
     right_before, right_after = _running_maximum(statistics[f"right_{newest}"], lane.lag.right, initial.right)
     before, after = np.minimum(left_before, right_before), np.minimum(left_after, right_after)

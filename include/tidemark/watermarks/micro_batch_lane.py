@@ -76,18 +76,22 @@ class MicroBatchLane(Lane):
 
 
 def _compute_timeline(statistics: pd.DataFrame, lane: MicroBatchLane, buckets: Buckets, lane_number: int) -> Timeline:
-    slices, scheduled = buckets.slices, {}
+    slices = buckets.slices
+    scheduled = {}
     for clock, logged in lane.schedule.items():
         if buckets.contains(clock):
             scheduled[buckets.find_bucket(lane_number, clock)] = logged
     rows = statistics.set_index("bucket").reindex(sorted({*scheduled, *statistics["bucket"]}))
     newest = {side: (rows[f"{side}_newest"].astype("Int64") // 1000) for side in lane.watermarked_sides}
-    watermarks, batches, end_watermarks = lane.initial_watermarks, [], {}
+    watermarks = lane.initial_watermarks
+    batches = []
+    end_watermarks = {}
     has_late_candidates = bool(rows[REJECTED_COLUMNS].any(axis=None))
     order = list(enumerate(zip(rows.index, buckets.find_slices(rows.index.to_series()), rows["oldest"], strict=True)))
     last = order[-1][1][1] if order else slices[-1]
     for batch, (bucket, slice_number, oldest) in order:
-        before, logged = watermarks.batch or 0, scheduled.get(bucket)
+        before = watermarks.batch or 0
+        logged = scheduled.get(bucket)
         watermark = lane.next_watermark(watermarks) if logged is None else logged
         late = before if lane.late_watermark == "previous_batch" else watermark
         batches.append((bucket, batch, late, before, watermarks.left, watermarks.right))
@@ -100,7 +104,8 @@ def _compute_timeline(statistics: pd.DataFrame, lane: MicroBatchLane, buckets: B
         end_watermarks[int(slice_number)] = watermarks
     is_drained = lane.drain is not None and lane.drain <= slices[-1]
     end_watermarks[int(last)] = _after_no_data_batch(watermarks, lane, is_idle=is_drained)
-    current, combined_at_end = lane.initial_watermarks, {slices[0] - 1: lane.initial_watermarks.combined}
+    current = lane.initial_watermarks
+    combined_at_end = {slices[0] - 1: lane.initial_watermarks.combined}
     for number in slices:
         current = end_watermarks[number] = end_watermarks.get(number, current)
         combined_at_end[number] = current.combined

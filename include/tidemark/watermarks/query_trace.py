@@ -76,9 +76,11 @@ class QueryTrace:
                 f"Checkpoint {checkpoint} begins with batch {min(offsets)}: Spark has removed the offsets before it. "
                 "Run the query with spark.sql.streaming.minBatchesToRetain above the number of its batches."
             )
-        clock, batches = 0, []
+        clock = 0
+        batches = []
         for batch_id in sorted(offsets):
-            header, sources = offsets[batch_id][0], offsets[batch_id][1:]
+            header = offsets[batch_id][0]
+            sources = offsets[batch_id][1:]
             if batch_id == 0:
                 _check_policy(checkpoint, header.get("conf", {}), pipeline)
             clock = max(clock + 1000, header["batchTimestampMs"] * 1000)

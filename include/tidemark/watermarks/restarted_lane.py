@@ -46,7 +46,8 @@ class RestartedLane(Lane):
 
     @override
     def compute_timeline(self, statistics: pd.DataFrame, buckets: Buckets) -> Timeline:
-        epochs, slices = list(self._epoch_timelines(statistics, buckets)), buckets.slices
+        epochs = list(self._epoch_timelines(statistics, buckets))
+        slices = buckets.slices
         starts = self.epoch_starts(*_clock_range(buckets.grid, slices))
         epoch_at_end = {n: int(np.searchsorted(starts, buckets.grid.start_of(n + 1))) - 1 for n in slices}
         end_watermarks = {number: epochs[epoch].end_watermarks[number] for number, epoch in epoch_at_end.items()}

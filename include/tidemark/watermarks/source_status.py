@@ -65,7 +65,8 @@ def find_status_changes(
     for side, partition, first, last in zip(*columns, strict=True):
         spans[side, partition].append((int(first), int(last)))
     for key in {**last_clocks, **spans}:
-        timeout, last = idle_timeouts.get(key[0]), last_clocks.get(key)
+        timeout = idle_timeouts.get(key[0])
+        last = last_clocks.get(key)
         if last is None:
             yield StatusChange(spans[key][0][0], key, becomes_active=True)
             last = spans[key][0][0]

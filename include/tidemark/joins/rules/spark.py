@@ -86,7 +86,8 @@ class StreamStreamRules:
     @classmethod
     def from_config(cls, pipeline: Pipeline) -> StreamStreamRules:
         """Create the rules of a configured join."""
-        join, time_range = pipeline.join, TimeRange.from_join(pipeline.join)
+        join = pipeline.join
+        time_range = TimeRange.from_join(pipeline.join)
         has_watermark: dict[str, Column] = {
             side: F.lit(getattr(pipeline, side).watermark_delay is not None) for side in SIDES
         }
@@ -125,7 +126,8 @@ class StreamStreamRules:
             floor: Limit in ms, null for none, that Spark derives from a conjunct such as `left_x >= 5`. Rows of the
                 side after it are never evicted.
         """
-        any_side, both_sides = self._combine_watermarks(F.greatest), self._combine_watermarks(F.least)
+        any_side = self._combine_watermarks(F.greatest)
+        both_sides = self._combine_watermarks(F.least)
         if self.is_event_time_key:
             wait = F.when(any_side, F.lit(0)).otherwise(F.lit(FOREVER))
         else:

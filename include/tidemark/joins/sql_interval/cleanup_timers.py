@@ -83,7 +83,8 @@ def _scan_timers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         )
         for starts_busy_period, expires_at, watermark, carried_cleanup_time in zip(*columns, strict=True):
             if starts_busy_period:
-                timer, expiries = None, []
+                timer = None
+                expiries = []
             cleanup_time = carried_cleanup_time
             if carried_cleanup_time is None:
                 timer = _find_pending_timer(timer, expiries, watermark) or expires_at

@@ -63,7 +63,8 @@ def label_small_job(
         rules: The rules.
         condition: SQL over `left_*` and `right_*` that pairs must meet as well; None for none.
     """
-    watermarks, first_slice = job_rows.watermarks, job_rows.watermarks.first_slice
+    watermarks = job_rows.watermarks
+    first_slice = watermarks.first_slice
     cleanups, overdue_count = LastCleanups.from_rows(timed_rows, watermarks, job_rows.filtered)
     rows = timed_rows.where(cleanups.has_closed_form)
     rows = number_late_rows(rows, first_slice) if overdue_count else rows.withColumn("lookup_number", F.lit(1))
@@ -97,7 +98,8 @@ def label_large_job(
         condition: SQL over `left_*` and `right_*` that pairs must meet as well; None for none.
         has_padding: True if the join of some lane pads unmatched rows.
     """
-    watermarks, first_slice = job_rows.watermarks, job_rows.watermarks.first_slice
+    watermarks = job_rows.watermarks
+    first_slice = watermarks.first_slice
     label = partial(label_caching, rules=rules)
     numbered_rows, late_rows, count = number_late_candidates(job_rows, label)
     rows = label(numbered_rows.select_participating())
@@ -144,7 +146,8 @@ def _add_cleanup(rows: DataFrame, overdue_rows: OverdueRows | None, watermarks: 
     """Add the cleanup time and the eviction slice to the rows of a large job."""
     if overdue_rows is not None:
         rows = overdue_rows.annotate(rows, ["cleanup_time", "removing_lookup"])
-    is_cached, cleanup_time = F.col("is_cached"), F.coalesce("cleanup_time", "expires_at")
+    is_cached = F.col("is_cached")
+    cleanup_time = F.coalesce("cleanup_time", "expires_at")
     rows = label_eviction(rows.withColumn("cleanup_time", F.when(is_cached, cleanup_time)), watermarks)
     return rows if overdue_rows is None else with_eviction_slice(rows)
 

@@ -58,7 +58,8 @@ def label_caching(rows: DataFrame, rules: IntervalRules) -> DataFrame:
     - `may_skip_lookup`: whether some cleanup before its arrival may have reached `lookup_skipped_at`.
     - `requires_simulation`: whether only a simulation of its lane is exact.
     """
-    event_time, wait = F.col("event_time"), rules.wait_for_side(F.col("side"))
+    event_time = F.col("event_time")
+    wait = rules.wait_for_side(F.col("side"))
     operator_time = rules.operator_time(F.col("watermark"))
     labels = {
         "operator_time": operator_time,

@@ -194,7 +194,8 @@ class _Operator:
         """
         for watermarks in self.combined_by_epoch[self.epoch : epoch]:
             self.advance_watermark(watermarks[self.slice_number])
-            self.watermark, self.last_cleanup = NO_WATERMARK, dict.fromkeys(SIDES, NO_WATERMARK)
+            self.watermark = NO_WATERMARK
+            self.last_cleanup = dict.fromkeys(SIDES, NO_WATERMARK)
         self.epoch = max(self.epoch, epoch)
 
     def process_row(self, row: _Row) -> None:
@@ -220,7 +221,8 @@ class _Operator:
         """Advance the watermark, and fire the timers that it reaches (inclusive)."""
         self.watermark = max(self.watermark, watermark)
         while self.timer_queue and self.timer_queue[0][0] <= self.watermark:
-            self.current_row, (self.current_timer, cache_key) = None, heapq.heappop(self.timer_queue)
+            self.current_row = None
+            self.current_timer, cache_key = heapq.heappop(self.timer_queue)
             self._fire_timer(cache_key)
 
     def _fire_timer(self, cache_key: _CacheKey) -> None:
@@ -265,7 +267,8 @@ class _Operator:
         self.last_cleanup[side] = self.operator_time
 
     def _remove_expired(self, cache_key: _CacheKey) -> None:
-        rows, expiration_time = self.caches[cache_key], self._get_expiration_time(cache_key[0])
+        rows = self.caches[cache_key]
+        expiration_time = self._get_expiration_time(cache_key[0])
         self.caches[cache_key] = [row for row in rows if row.event_time > expiration_time]
         for row in rows:
             if row.event_time <= expiration_time:
@@ -315,10 +318,12 @@ def _simulate_lane(
         combined_by_epoch=timeline.combined_by_epoch,
         slice_number=first_slice - 1,
     )
-    rows, arrival_watermarks = list(_read_rows(table)), table["watermark"].to_pylist()
+    rows = list(_read_rows(table))
+    arrival_watermarks = table["watermark"].to_pylist()
     operator.restore([row for row in rows if row.slice < first_slice])
     new_rows = iter([row for row in rows if row.slice >= first_slice])
-    row, cleanups = next(new_rows, None), []
+    row = next(new_rows, None)
+    cleanups = []
     for slice_number in timeline.end_watermarks:
         operator.slice_number = slice_number
         while row and row.slice == slice_number:

@@ -70,7 +70,8 @@ def with_removing_lookup(rows: DataFrame, lookups: DataFrame) -> DataFrame:
     Returns:
         Overdue rows. `removing_lookup` is a struct of `_LOOKUP`.
     """
-    keys, lookup = key_columns(rows), F.struct(*_LOOKUP)
+    keys = key_columns(rows)
+    lookup = F.struct(*_LOOKUP)
     other_side = get_other_side(F.col("side"))
     null = F.lit(None).cast(rows.select(lookup.alias("lookup")).schema["lookup"].dataType)
     events = rows.where(is_overdue()).withColumns(

@@ -97,7 +97,9 @@ def _get_timer(rows: DataFrame) -> Column:
 
 def _compute_place(rows: DataFrame, *, is_ordered: bool) -> dict[str, Column]:
     """Return the slice of unmatched rows, and their place among the emissions of the event that emits them."""
-    emitting_row, own_order, timer = row_position(), F.col("order_in_event"), _get_timer(rows)
+    emitting_row = row_position()
+    own_order = F.col("order_in_event")
+    timer = _get_timer(rows)
     order = order_of_lookup(F.array(timer), own_order, is_removed=True)
     is_cached = F.col("cleanup_time").isNotNull()
     order = F.when(is_cached, order).otherwise(F.concat(own_order, F.array(F.lit(AFTER_LOOKUP))))

@@ -82,9 +82,11 @@ class ProcessingTimeJoin(Join):
 
     def apply(self, job_rows: JobRows) -> JoinResult:
         """Join in closed form."""
-        rows, first_slice = self._label_rows(job_rows), job_rows.watermarks.first_slice
+        rows = self._label_rows(job_rows)
+        first_slice = job_rows.watermarks.first_slice
         pairs = self._join_pairs(rows, first_slice)
-        states, joined = rows, to_emissions(pairs, F.lit("matched"))
+        states = rows
+        joined = to_emissions(pairs, F.lit("matched"))
         late_outputs = [select_rejected(job_rows.late_candidates)]
         if self._has_padding:
             first_matches = materialize(find_first_matches(pairs, SIDES))
@@ -107,9 +109,11 @@ class ProcessingTimeJoin(Join):
 
     def _label_rows(self, job_rows: JobRows) -> DataFrame:
         """Label participating rows with their cleanup time, and with its slice as `eviction_slice`."""
-        rows, first_slice = job_rows.select_participating(), job_rows.watermarks.first_slice
+        rows = job_rows.select_participating()
+        first_slice = job_rows.watermarks.first_slice
         missing_columns = {name: F.lit(None).cast("long") for name in _STATE_COLUMNS if name not in rows.columns}
-        rules, event_time = self.rules, F.col("event_time")
+        rules = self.rules
+        event_time = F.col("event_time")
         rows = rows.transform(with_columns, missing_columns)
         wait = rules.wait_for_side(F.col("side"))
         labelled_rows = rows.withColumns(
@@ -215,7 +219,8 @@ def with_cleanup_time(rows: DataFrame, span: Column) -> DataFrame:
         span: Longest time from an anchor to a row that its timer removes, ms.
     """
     keys = key_columns(rows)
-    cache_window, order = Window.partitionBy(*keys, "side"), [F.col(name) for name in ARRIVAL_ORDER]
+    cache_window = Window.partitionBy(*keys, "side")
+    order = [F.col(name) for name in ARRIVAL_ORDER]
     up_to_row = cache_window.orderBy(*order).rowsBetween(Window.unboundedPreceding, Window.currentRow)
     is_after_gap = F.col("event_time") - F.lag("event_time").over(cache_window.orderBy(*order)) > span
     is_first_of_run = F.coalesce(is_after_gap, F.lit(True))

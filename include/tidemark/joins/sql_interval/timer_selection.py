@@ -62,7 +62,8 @@ def find_overdue_rows(
         first_slice: First slice of the job.
         expiry_delays: Time from a row's event time to its expiry by side, ms; None if lanes differ.
     """
-    names, last_bucket = expired_partners.columns, -1
+    names = expired_partners.columns
+    last_bucket = -1
     candidates = find_inversions(label(select_narrow(late_and_carried_rows))).select(*names)
     candidates = candidates.unionByName(expired_partners.where(F.col("cleanup_time").isNull()))
     scan_buckets = _list_scan_buckets(exact_rows, expiry_delays)
@@ -217,10 +218,12 @@ class TimerSelection:
 
     def _list_ranges(self) -> DataFrame:
         """List a range of buckets per key, side and bin, so that a row of a frequent key is compared with one only."""
-        bucket, other_side = F.col("bucket_number"), get_other_side(F.col("side"))
+        bucket = F.col("bucket_number")
+        other_side = get_other_side(F.col("side"))
         cache = F.struct("side", F.col("first_bucket").alias("first"), bucket.alias("last"))
         lookups = F.struct(other_side.alias("side"), bucket.alias("first"), F.col("last_lookup_bucket").alias("last"))
-        keys, size = key_columns(self.candidates), self.bin_size
+        keys = key_columns(self.candidates)
+        size = self.bin_size
         ranges = self.candidates.select("lane", *keys, F.explode(F.array(cache, lookups)).alias("range"))
         ranges = ranges.select("lane", *keys, "range.*").where(F.col("first") <= F.col("last"))
         bins = F.sequence(floor_div(F.col("first"), size), floor_div(F.col("last"), size))
