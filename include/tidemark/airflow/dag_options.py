@@ -9,12 +9,12 @@ from typing import Any
 
 from airflow.sdk import AssetAny, CronDataIntervalTimetable, DeltaDataIntervalTimetable, Param
 from airflow.sdk.bases.timetable import BaseTimetable
-from airflow.sdk.configuration import conf
 
 from tidemark.airflow.assets import slices_asset
 from tidemark.airflow.dag_kinds import Kind, has_dag
 from tidemark.airflow.project import Project, require_timetable
 from tidemark.airflow.table_watcher import watch_tables
+from tidemark.airflow_provider.database import read_database_kind
 from tidemark.config import Pipeline, load_reference
 from tidemark.config.types import format_instant
 from tidemark.errors import PipelineFileError
@@ -144,7 +144,7 @@ def _maintenance_options(pipeline: Pipeline, file: Path, _: Project) -> dict[str
 
 def _refuse_backfills_on_sqlite() -> dict[str, Any]:
     """Let Airflow refuse backfills on SQLite, where they lock the database and stop the scheduler."""
-    if conf.get("database", "sql_alchemy_conn", fallback="sqlite").startswith("sqlite"):
+    if read_database_kind() == "sqlite":
         return {"allowed_run_types": ["scheduled", "manual"]}
     return {}
 
