@@ -93,7 +93,7 @@ def test_dag_tasks_have_readable_ids(demo):
     for kind, first in (("slice", {"wait": ["run"]}), ("reprocess", {})):
         dag = demo["dags"][f"flights_weather__{kind}"]
         assert dag["tasks"] == first | tasks
-        assert dag["reads"] == ["flights", "weather"]
+        assert dag["reads"] == ["tidemark:flights", "tidemark:weather"]
 
 
 def test_reprocess_dag_params_require_range_and_default_to_dry_run(demo):
@@ -218,18 +218,19 @@ def test_partition_settings_decide_published_assets_and_example(describe, pipeli
         "p__slice": ["p__slices", "p__days", "p__partitions"],
         "q__slice": ["q__slices", "q__partitions"],
     }
-    assert bag["reads"] == {"p__slice": ["clicks", "views"], "q__slice": ["p__days", "views"]}
+    tables = [f"tidemark:{name}" for name in ("clicks", "views")]
+    assert bag["reads"] == {"p__slice": tables, "q__slice": ["p__days", tables[1]]}
     assert bag["consumers"] == ["p__daily_example"]
 
 
 def test_invalid_asset_name_does_not_stop_other_pipelines(describe, pipeline_file):
     file = pipeline_file("p.yaml", name="p") / "p.yaml"
-    file.write_text(file.read_text().replace("table: clicks", 'table: "airflow://clicks"'))
+    file.write_text(file.read_text().replace("table: clicks", f"table: {'c' * 1500}"))
 
     result = describe(TIDEMARK_PIPELINES=file.parent)
 
     assert result["errors"] == {}
-    assert result["dags"]["p__slice"]["reads"] == ["views"]
+    assert result["dags"]["p__slice"]["reads"] == ["tidemark:views"]
 
 
 def test_task_process_creates_only_its_own_dag(describe):
@@ -337,7 +338,7 @@ def test_compare_dag_runs_after_each_commit(compared_dags):
 
 def test_dags_of_chain_are_joined_by_assets(compared_dags):
     assert compared_dags["hourly__slice"]["publishes"] == ["hourly__slices"]
-    assert compared_dags["daily__slice"]["reads"] == ["hourly__slices", "views"]
+    assert compared_dags["daily__slice"]["reads"] == ["hourly__slices", "tidemark:views"]
     assert compared_dags["daily__landed"]["after"] == ["daily__landed", "hourly__slices"]
 
 
