@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.dags.conftest import PIPELINE
+from tidemark.airflow import Project, pipeline_dags
+from tidemark.airflow.web.pipeline_files import find_pipeline, list_pipelines
 
 PROJECT = Path(__file__).parents[2]
 SUBMITTED = str(PROJECT / "include/tidemark/airflow/spark_application.py")
@@ -474,14 +476,23 @@ def test_invalid_file_is_import_error_and_does_not_stop_other_pipelines(describe
     )
 
 
-def test_two_files_with_same_pipeline_name_are_import_error(describe, pipeline_file):
-    pipeline_file("a.yaml", name="p", every="1 hour")
-    folder = pipeline_file("b.yaml", name="p", every="1 day")
+@pytest.mark.parametrize(("files", "owner"), [("ap", "p"), ("pq", "p"), ("ab", "a")])
+def test_file_with_its_name_owns_a_pipeline_name_everywhere(pipeline_file, monkeypatch, files, owner):
+    for name in files:
+        folder = pipeline_file(f"{name}.yaml", name="p", settings=f"airflow: {{owner: {name}}}\n")
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(folder))
+    project = Project(folder)
 
-    result = describe(TIDEMARK_PIPELINES=folder)
+    pipelines, [error] = project.pipelines()
 
-    assert "a.yaml" in result["dags"]["p__slice"]["doc"]
-    assert "b.yaml: name: a.yaml already defines p. Choose another name." in result["errors"][ERRORS]
+    assert [file.name for file in pipelines] == [f"{owner}.yaml"]
+    other = files.replace(owner, "")
+    assert error == f"{folder}/{other}.yaml: name: {owner}.yaml already defines p. Choose another name."
+    shown = [*list_pipelines(project), find_pipeline(project, "p")]
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "p__slice")
+    [dag] = [dag for dag in pipeline_dags(project) if dag.dag_id == "p__slice"]
+    assert [pipeline.airflow.owner for pipeline in shown] == [owner, owner]
+    assert dag.get_task("run").file == folder / f"{owner}.yaml"
 
 
 def test_user_error_fails_task_without_retry(describe, pipeline_file):
