@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.dags.conftest import PIPELINE
-from tidemark.airflow import Project, pipeline_dags
+from tidemark.airflow import Project, dags, pipeline_dags
 from tidemark.airflow.web.pipeline_files import find_pipeline, list_pipelines
 
 PROJECT = Path(__file__).parents[2]
@@ -459,6 +459,7 @@ def test_range_dag_validates_params(describe):
 def test_invalid_file_is_import_error_and_does_not_stop_other_pipelines(describe, pipeline_file):
     pipeline_file("good.yaml", name="good")
     pipeline_file("late.yaml", name="late", every="1 fortnight")
+    pipeline_file("long.yaml", name="p" * 240)
     pipeline_file("none.yaml", name="none", every="0 seconds")
     folder = pipeline_file("twice.yaml", name="twice", every="1 day", start="2026-01-01T05:00:00Z")
     file = folder / "twice.yaml"
@@ -468,12 +469,22 @@ def test_invalid_file_is_import_error_and_does_not_stop_other_pipelines(describe
 
     assert set(result["dags"]) == {f"good__{kind}" for kind in (*KINDS, "repair")}
     assert set(result["errors"]) == {ERRORS}
-    *_, first, second, third = result["errors"][ERRORS].splitlines()
+    *_, first, second, third, fourth = result["errors"][ERRORS].splitlines()
     assert "late.yaml: slices.every: 'fortnight' is not a unit of time" in first
     assert "none.yaml: slices.every: must be positive" in second
     assert (
         "twice.yaml: slices.time_zone: Airflow has no timetable for days of America/Havana, where 2026-11-01" in third
     )
+    assert f"long.yaml: Airflow cannot create the DAG {'p' * 240}__reprocess: The key has to be less than" in fourth
+
+
+def test_pipeline_file_is_read_once_for_its_dags(pipeline_file, monkeypatch):
+    """It may be saved meanwhile, and then lack its end for a moment."""
+    folder = pipeline_file("p.yaml", name="p")
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(folder))
+    monkeypatch.setattr(dags, "load_pipeline", lambda file: pytest.fail(f"{file} is read again"))
+
+    assert [dag.dag_id for dag in pipeline_dags(Project(folder))] == [f"p__{kind}" for kind in (*KINDS, "repair")]
 
 
 @pytest.mark.parametrize(("files", "owner"), [("ap", "p"), ("pq", "p"), ("ab", "a")])

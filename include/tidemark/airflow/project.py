@@ -84,14 +84,16 @@ class Project:
         return None
 
     def raise_errors(self) -> None:
-        """Raise if a pipeline file is not valid.
+        """Raise if a pipeline file is not valid, or if its DAGs cannot be created.
 
         Call it in a DAG file of its own: Airflow stops all DAGs of a file with an import error.
 
         Raises:
             PipelineFileError: One line per invalid file.
         """
-        if errors := self.pipelines()[1]:
+        from tidemark.airflow.dags import create_dags  # noqa: PLC0415 - that module imports this one
+
+        if errors := create_dags(self)[1]:
             raise PipelineFileError("\n".join(errors))
 
 
