@@ -248,6 +248,19 @@ def test_slice_page_has_counts_reasons_results_and_commands(client, monkeypatch,
     assert "Data Docs" not in page
 
 
+def test_link_to_a_report_is_a_valid_address(client, monkeypatch, slices):
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__LAKE_URL", "https://files")
+    other = SliceLake.create(slices.file.parent, slices.lake, "payments")
+    other.file.write_text(f"{other.file.read_text()}output: 'paid #1'\n")
+    other.add(range(1))
+    other.write()
+    (slices.lake / "paid #1" / "report.html").touch()
+
+    page = client("payments").get("/pipelines/payments/slices/2025-01-01T00:00Z").text
+
+    assert 'href="https://files/paid%20%231/report.html"' in page
+
+
 @pytest.mark.parametrize(
     ("start", "command"),
     [
