@@ -12,7 +12,9 @@ import pytest
 
 from tests.dags.conftest import PIPELINE
 from tidemark.airflow import Project, dags, pipeline_dags
+from tidemark.airflow.dag_options import OPTIONS
 from tidemark.airflow.web.pipeline_files import find_pipeline, list_pipelines
+from tidemark.config import load_pipeline
 
 PROJECT = Path(__file__).parents[2]
 SUBMITTED = str(PROJECT / "include/tidemark/airflow/spark_application.py")
@@ -157,7 +159,10 @@ def test_expectations_decide_dags_for_release_and_waiver(describe, pipeline_file
 
     dags = describe(TIDEMARK_PIPELINES=folder)["dags"]
 
-    assert {name for name in dags if name.partition("__")[2] not in {*KINDS, "repair"}} == {"q__release", "s__waive"}
+    assert {name for name in dags if name.partition("__")[2] not in {*KINDS, "repair"}} == {
+        "q__release",
+        "s__waive",
+    }
     last = {"report": ["done"], "done": []}
     release = {"plan": ["approve"], "approve": ["release"], "release": ["done", "report"]}
     waive = {
@@ -354,6 +359,24 @@ def test_daily_compare_run_compares_slices_of_its_interval(compared_dags):
     assert dag["command"][-5:] == [
         *("--only-due", "--from", "2013-01-01T00:00:00+00:00", "--to", "2013-01-02T00:00:00+00:00"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("zone", "start", "end", "last"),
+    [
+        ("UTC", "2024-01-01T05:00Z", "2024-01-03T05:00Z", "2024-01-03T05:00Z"),
+        ("UTC", "2024-01-01T05:00Z", "2024-01-03T06:00Z", "2024-01-04T05:00Z"),
+        ("Europe/Berlin", "2024-03-29T23:00Z", "2024-03-31T22:00Z", "2024-03-31T22:00Z"),
+    ],
+)
+def test_daily_compare_dag_ends_an_interval_after_the_slices(pipeline_file, zone, start, end, last):
+    every = "1 hour" if zone == "UTC" else "1 day"
+    file = pipeline_file("p.yaml", name="p", every=every, start=start, settings=COMPARED) / "p.yaml"
+    file.write_text(file.read_text().replace("slices: {", f'slices: {{time_zone: {zone}, end: "{end}", '))
+
+    options = OPTIONS["compare"](load_pipeline(file), file, Project(file.parent))
+
+    assert options["end_date"] == datetime.fromisoformat(last), "the start of the last interval, inclusive"
 
 
 def test_maintenance_dag_runs_daily_when_configured(describe, pipeline_file):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -122,12 +122,24 @@ def _compare_options(pipeline: Pipeline, file: Path, _: Project) -> dict[str, An
         return {
             "schedule": _create_timetable(pipeline, file, settings.every),
             "start_date": pipeline.slices.start,
+            "end_date": _find_last_comparison(pipeline, settings.every),
             "catchup": True,
             **_refuse_backfills_on_sqlite(),
         }
     producers = [producer for producer in (pipeline, load_reference(file)) if producer]
     committed = AssetAny(*(slices_asset(producer.name) for producer in producers))
     return {"schedule": committed, "start_date": None, "catchup": False}
+
+
+def _find_last_comparison(pipeline: Pipeline, every: timedelta) -> datetime | None:
+    """Return the start of the last comparison's interval; None if slices have no end.
+
+    It is the interval after the last slice, for rows that the stream has written late.
+    """
+    start, end = pipeline.slices.start, pipeline.slices.end
+    if end is None or pipeline.slices.time_zone != "UTC":  # an interval is a slice, and begins where one ends
+        return end
+    return end + (start - end) % every
 
 
 def _maintenance_options(pipeline: Pipeline, file: Path, _: Project) -> dict[str, Any]:
