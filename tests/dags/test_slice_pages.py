@@ -297,7 +297,7 @@ def list_linked_dags(page):
     [
         (["stop"], "stale", ["payments__repair", "payments__reprocess"]),
         (["stop"], "rejected", ["payments__reprocess", "payments__waive"]),
-        (["quarantine"], "rejected", ["payments__reprocess"]),
+        (["quarantine"], "rejected", ["payments__reprocess", "payments__waive"]),
         (["quarantine"], "quarantined", ["payments__release", "payments__reprocess"]),
         (["stop"], "quarantined", ["payments__reprocess"]),
         (
