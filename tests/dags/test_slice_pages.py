@@ -22,6 +22,7 @@ from jwt import InvalidTokenError
 
 from tests.dags.slice_lake import AGREEMENT, NOT_NULL, SliceLake
 from tests.processes import find_free_ports, wait_for
+from tidemark.airflow.web import slice_states
 from tidemark.airflow.web.app import create_app, get_script
 from tidemark.airflow.web.overview import count_ended, count_states, list_attention, list_due
 from tidemark.airflow.web.repair_commands import list_commands
@@ -450,6 +451,21 @@ def test_summary_is_read_again_after_a_commit_only(slices):
     DeltaTableHandle.open(slices.tables.agreement).append(pa.Table.from_pylist([row], AGREEMENT), 2)
 
     assert states.read(slices.pipeline, lake).summaries[20].match == "equal"
+
+
+def test_summaries_of_many_pipelines_are_read_once(slices, monkeypatch):
+    calls = []
+    monkeypatch.setattr(slice_states, "summarize_slices", lambda pipeline, _: calls.append(pipeline.name))
+    pipelines = [slices.pipeline.model_copy(update={"name": f"p{number}"}) for number in range(100)]
+    states = SliceStates()
+
+    for _ in range(2):
+        for pipeline in pipelines:
+            states.read(pipeline, str(slices.lake))
+
+    assert len(calls) == 100
+    states.read(pipelines[0].model_copy(update={"expose_row_values": False}), str(slices.lake))
+    assert len(calls) == 101, "the file has changed"
 
 
 def test_reading_changes_no_table(slices):
