@@ -433,6 +433,22 @@ def test_tables_of_another_pipeline_are_not_shown(client, slices):
     assert "is that of pipeline orders" in client("payments").get("/").text
 
 
+def test_damaged_table_is_a_problem_of_its_pipeline_only(client, slices):
+    other = SliceLake.create(slices.file.parent, slices.lake, "payments")
+    other.add(range(1))
+    other.write()
+    for file in (slices.lake / "payments").rglob("*.parquet"):
+        file.write_bytes(b"?" * file.stat().st_size)
+
+    page = client("payments").get("/pipelines/payments")
+
+    assert (page.status_code, "The API server cannot read the tables." in page.text) == (500, True)
+    listed = client("admin").get("/")
+    assert listed.status_code == 200
+    assert "/pipelines/orders" in listed.text
+    assert "The API server cannot read its tables." in listed.text
+
+
 def test_invalid_file_does_not_hide_other_pipelines(client, slices):
     (slices.file.parent / "broken.yaml").write_text("name: [")
 
