@@ -113,6 +113,17 @@ def test_wait_task_needs_no_event_of_committed_slices(tmp_path, monkeypatch):
         wait("03")
 
 
+@pytest.mark.parametrize(("start", "end"), [("00:30", "01:00"), ("01:00", "02:15")])
+def test_wait_task_refuses_interval_of_an_earlier_grid(tmp_path, monkeypatch, start, end):
+    slices = SliceLake.create(tmp_path / "pipelines", tmp_path / "lake")
+    monkeypatch.setenv("TIDEMARK_LAKE", str(slices.lake))
+    bounds = {"start": f"2025-01-01T{start}Z", "end": f"2025-01-01T{end}Z"}
+    task = WaitForInputs(task_id="wait", file=slices.file, project=Project(slices.file.parent), **bounds)
+
+    with pytest.raises(AirflowFailException, match="not on a slice boundary.* airflow dags delete orders__slice"):
+        task.execute({})
+
+
 def test_asset_rule_finds_asset_with_uri_of_its_own(tmp_path):
     slices = SliceLake.create(tmp_path / "pipelines", tmp_path / "lake")
     slices.file.write_text(

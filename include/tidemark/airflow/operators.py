@@ -71,7 +71,7 @@ class WaitForInputs(BaseOperator):
 
         Raises:
             AirflowSkipException: The slices are committed.
-            AirflowFailException: The pipeline file or a table is not valid.
+            AirflowFailException: The pipeline file or a table is not valid, or `start` or `end` is no slice boundary.
         """
         from tidemark.airflow.status_queries import are_committed  # noqa: PLC0415 - opens tables
 

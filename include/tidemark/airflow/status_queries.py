@@ -20,13 +20,13 @@ import pyarrow.dataset as ds
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.chain_files import load_upstreams
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_micros, to_micros
+from tidemark.config.types import format_micros
 from tidemark.delta.filesystem import has_file
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.snapshot import DeltaSnapshot
 from tidemark.delta.table import DeltaTableHandle
-from tidemark.errors import UserError
+from tidemark.errors import SliceOrderError, UserError
 from tidemark.formatting import format_count
 from tidemark.integrity.check import check_integrity
 from tidemark.ledger.ledger import Ledger
@@ -37,7 +37,6 @@ from tidemark.planning.request import Request
 from tidemark.quality.gx.data_docs import get_docs_index
 from tidemark.sources.completeness import measure_completeness
 from tidemark.spark.lazy_session import SparkNeededError, create_refusing_session
-from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK
 
 AGREEMENT = ("same", "only_batch", "only_stream", "unexplained", "pending")
@@ -91,14 +90,18 @@ def describe_outdated_upstreams(pipeline: Pipeline, lake: str) -> list[str]:
 def are_committed(pipeline: Pipeline, lake: str, start: datetime, end: datetime) -> bool:
     """Return True if the slices from `start` to `end` (exclusive) are committed and no committed slice is stale.
 
-    Instants off the grid return False, so that the job refuses them.
+    Raises:
+        UserError: An instant is no slice boundary, or a table is not valid.
     """
-    grid = Grid.from_config(pipeline.slices)
-    first, last = (grid.number_at(to_micros(instant)) for instant in (start, end))
-    if [grid.datetime_of(first), grid.datetime_of(last)] != [start, end] or first >= last:
-        return False
     ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
-    return all(number in ledger.entries for number in range(first, last)) and not stale(ledger)
+    try:
+        first, last = (ledger.grid.parse_boundary(instant, "data interval:") for instant in (start, end))
+    except SliceOrderError as error:
+        raise SliceOrderError(
+            f"{error}. If slices in the pipeline file has changed, {pipeline.name}__slice continues from its last run. "
+            f"Delete its runs by: airflow dags delete {pipeline.name}__slice"
+        ) from None
+    return first < last and all(number in ledger.entries for number in range(first, last)) and not stale(ledger)
 
 
 def find_start_of_uncommitted(pipeline: Pipeline, lake: str, start: datetime) -> datetime:
