@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-VARIABLE = "TIDEMARK_AIRFLOW_DATABASE"
-"""Environment variable with the kind, by which a process passes it to its forks."""
+_VARIABLE = "_TIDEMARK_AIRFLOW_DATABASE"
+"""Environment variable with the kind, by which a process passes it to its forks. Drivers on workers do not get it."""
 _HIDDEN_KIND = "airflow-db-not-allowed"
 """Kind in the processes that parse DAG files or run tasks (`block_orm_access` of Airflow's supervisor)."""
 
@@ -21,7 +21,7 @@ def read_database_kind() -> str:
 
     address = conf.get("database", "sql_alchemy_conn", fallback="sqlite")
     kind = address.partition(":")[0].partition("+")[0]
-    return os.environ.get(VARIABLE, "") if kind == _HIDDEN_KIND else kind
+    return os.environ.get(_VARIABLE, "") if kind == _HIDDEN_KIND else kind
 
 
 def store_database_kind() -> None:
@@ -29,4 +29,4 @@ def store_database_kind() -> None:
     from airflow.sdk.exceptions import AirflowConfigException  # noqa: PLC0415 - as in `settings.read_option`
 
     with suppress(AirflowConfigException):  # a command or a secrets backend that this process lacks
-        os.environ[VARIABLE] = read_database_kind()
+        os.environ[_VARIABLE] = read_database_kind()
