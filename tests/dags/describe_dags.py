@@ -12,8 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from airflow.dag_processing.dagbag import BundleDagBag
+from airflow.listeners.listener import get_listener_manager
 from airflow.sdk.definitions.context import _AIRFLOW_PARSING_CONTEXT_DAG_ID
 from airflow.sdk.exceptions import AirflowException, ParamValidationError
+from airflow.sdk.execution_time.supervisor import block_orm_access
 from airflow.serialization.encoders import coerce_to_core_timetable
 from airflow.timetables.base import TimeRestriction
 
@@ -140,6 +142,9 @@ def describe_task_process(dag_id):
         Path.open = original
 
 
+# The DAG processor loads plugins when it starts. Then it hides the database in each fork that parses a file.
+get_listener_manager()
+block_orm_access()
 folder = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
 bag = BundleDagBag(dag_folder=folder, bundle_path=folder, bundle_name="dags-folder")
 result = {"imported": sorted(sys.modules), "errors": bag.import_errors}

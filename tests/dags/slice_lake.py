@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.delta.table import create_internal_table
+from tidemark.delta.table import DeltaTableHandle, create_internal_table
 from tidemark.ledger.config_fingerprint import serialize_settings
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger_table import SCHEMA
@@ -132,6 +132,18 @@ class SliceLake:
         log = create_internal_table(self.tables.ledger, SCHEMA)
         for start in range(0, len(rows), 100):
             log = log.append(pa.Table.from_pylist(rows[start : start + 100], SCHEMA), start + 1)
+
+    def amend(self, number: int, **columns) -> None:
+        """Commit the row of a slice again, as a release or an erasure does."""
+        row, commit = self.rows[number], max(row["commit"] for row in self.rows.values()) + 1
+        again = {
+            "commit": commit,
+            "original_commit": number + 1,
+            "committed_at": row["committed_at"] + timedelta(days=9),
+        }
+        self.rows[number] = row | again | columns
+        log = DeltaTableHandle.open(self.tables.ledger)
+        log.append(pa.Table.from_pylist([self.rows[number]], SCHEMA), commit)
 
     def write_table(self, name: str, rows: list[dict], schema: pa.Schema) -> None:
         """Write one of the other tables."""

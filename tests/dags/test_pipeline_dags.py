@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.dags.conftest import PIPELINE
+from tidemark.airflow import Project, dags, pipeline_dags
+from tidemark.airflow.dag_options import OPTIONS
+from tidemark.airflow.web.pipeline_files import find_pipeline, list_pipelines
+from tidemark.config import load_pipeline
 
 PROJECT = Path(__file__).parents[2]
 SUBMITTED = str(PROJECT / "include/tidemark/airflow/spark_application.py")
@@ -93,7 +97,7 @@ def test_dag_tasks_have_readable_ids(demo):
     for kind, first in (("slice", {"wait": ["run"]}), ("reprocess", {})):
         dag = demo["dags"][f"flights_weather__{kind}"]
         assert dag["tasks"] == first | tasks
-        assert dag["reads"] == ["flights", "weather"]
+        assert dag["reads"] == ["tidemark:flights", "tidemark:weather"]
 
 
 def test_reprocess_dag_params_require_range_and_default_to_dry_run(demo):
@@ -155,7 +159,11 @@ def test_expectations_decide_dags_for_release_and_waiver(describe, pipeline_file
 
     dags = describe(TIDEMARK_PIPELINES=folder)["dags"]
 
-    assert {name for name in dags if name.partition("__")[2] not in {*KINDS, "repair"}} == {"q__release", "s__waive"}
+    assert {name for name in dags if name.partition("__")[2] not in {*KINDS, "repair"}} == {
+        "q__release",
+        "q__waive",  # an expectation that raises an error stops its slice
+        "s__waive",
+    }
     last = {"report": ["done"], "done": []}
     release = {"plan": ["approve"], "approve": ["release"], "release": ["done", "report"]}
     waive = {
@@ -218,18 +226,19 @@ def test_partition_settings_decide_published_assets_and_example(describe, pipeli
         "p__slice": ["p__slices", "p__days", "p__partitions"],
         "q__slice": ["q__slices", "q__partitions"],
     }
-    assert bag["reads"] == {"p__slice": ["clicks", "views"], "q__slice": ["p__days", "views"]}
+    tables = [f"tidemark:{name}" for name in ("clicks", "views")]
+    assert bag["reads"] == {"p__slice": tables, "q__slice": ["p__days", tables[1]]}
     assert bag["consumers"] == ["p__daily_example"]
 
 
 def test_invalid_asset_name_does_not_stop_other_pipelines(describe, pipeline_file):
     file = pipeline_file("p.yaml", name="p") / "p.yaml"
-    file.write_text(file.read_text().replace("table: clicks", 'table: "airflow://clicks"'))
+    file.write_text(file.read_text().replace("table: clicks", f"table: {'c' * 1500}"))
 
     result = describe(TIDEMARK_PIPELINES=file.parent)
 
     assert result["errors"] == {}
-    assert result["dags"]["p__slice"]["reads"] == ["views"]
+    assert result["dags"]["p__slice"]["reads"] == ["tidemark:views"]
 
 
 def test_task_process_creates_only_its_own_dag(describe):
@@ -337,7 +346,7 @@ def test_compare_dag_runs_after_each_commit(compared_dags):
 
 def test_dags_of_chain_are_joined_by_assets(compared_dags):
     assert compared_dags["hourly__slice"]["publishes"] == ["hourly__slices"]
-    assert compared_dags["daily__slice"]["reads"] == ["hourly__slices", "views"]
+    assert compared_dags["daily__slice"]["reads"] == ["hourly__slices", "tidemark:views"]
     assert compared_dags["daily__landed"]["after"] == ["daily__landed", "hourly__slices"]
 
 
@@ -351,6 +360,24 @@ def test_daily_compare_run_compares_slices_of_its_interval(compared_dags):
     assert dag["command"][-5:] == [
         *("--only-due", "--from", "2013-01-01T00:00:00+00:00", "--to", "2013-01-02T00:00:00+00:00"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("zone", "start", "end", "last"),
+    [
+        ("UTC", "2024-01-01T05:00Z", "2024-01-03T05:00Z", "2024-01-03T05:00Z"),
+        ("UTC", "2024-01-01T05:00Z", "2024-01-03T06:00Z", "2024-01-04T05:00Z"),
+        ("Europe/Berlin", "2024-03-29T23:00Z", "2024-03-31T22:00Z", "2024-03-31T22:00Z"),
+    ],
+)
+def test_daily_compare_dag_ends_an_interval_after_the_slices(pipeline_file, zone, start, end, last):
+    every = "1 hour" if zone == "UTC" else "1 day"
+    file = pipeline_file("p.yaml", name="p", every=every, start=start, settings=COMPARED) / "p.yaml"
+    file.write_text(file.read_text().replace("slices: {", f'slices: {{time_zone: {zone}, end: "{end}", '))
+
+    options = OPTIONS["compare"](load_pipeline(file), file, Project(file.parent))
+
+    assert options["end_date"] == datetime.fromisoformat(last), "the start of the last interval, inclusive"
 
 
 def test_maintenance_dag_runs_daily_when_configured(describe, pipeline_file):
@@ -456,6 +483,7 @@ def test_range_dag_validates_params(describe):
 def test_invalid_file_is_import_error_and_does_not_stop_other_pipelines(describe, pipeline_file):
     pipeline_file("good.yaml", name="good")
     pipeline_file("late.yaml", name="late", every="1 fortnight")
+    pipeline_file("long.yaml", name="p" * 240)
     pipeline_file("none.yaml", name="none", every="0 seconds")
     folder = pipeline_file("twice.yaml", name="twice", every="1 day", start="2026-01-01T05:00:00Z")
     file = folder / "twice.yaml"
@@ -465,22 +493,41 @@ def test_invalid_file_is_import_error_and_does_not_stop_other_pipelines(describe
 
     assert set(result["dags"]) == {f"good__{kind}" for kind in (*KINDS, "repair")}
     assert set(result["errors"]) == {ERRORS}
-    *_, first, second, third = result["errors"][ERRORS].splitlines()
+    *_, first, second, third, fourth = result["errors"][ERRORS].splitlines()
     assert "late.yaml: slices.every: 'fortnight' is not a unit of time" in first
     assert "none.yaml: slices.every: must be positive" in second
     assert (
         "twice.yaml: slices.time_zone: Airflow has no timetable for days of America/Havana, where 2026-11-01" in third
     )
+    assert f"long.yaml: Airflow cannot create the DAG {'p' * 240}__reprocess: The key has to be less than" in fourth
 
 
-def test_two_files_with_same_pipeline_name_are_import_error(describe, pipeline_file):
-    pipeline_file("a.yaml", name="p", every="1 hour")
-    folder = pipeline_file("b.yaml", name="p", every="1 day")
+def test_pipeline_file_is_read_once_for_its_dags(pipeline_file, monkeypatch):
+    """It may be saved meanwhile, and then lack its end for a moment."""
+    folder = pipeline_file("p.yaml", name="p")
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(folder))
+    monkeypatch.setattr(dags, "load_pipeline", lambda file: pytest.fail(f"{file} is read again"))
 
-    result = describe(TIDEMARK_PIPELINES=folder)
+    assert [dag.dag_id for dag in pipeline_dags(Project(folder))] == [f"p__{kind}" for kind in (*KINDS, "repair")]
 
-    assert "a.yaml" in result["dags"]["p__slice"]["doc"]
-    assert "b.yaml: name: a.yaml already defines p. Choose another name." in result["errors"][ERRORS]
+
+@pytest.mark.parametrize(("files", "owner"), [("ap", "p"), ("pq", "p"), ("ab", "a")])
+def test_file_with_its_name_owns_a_pipeline_name_everywhere(pipeline_file, monkeypatch, files, owner):
+    for name in files:
+        folder = pipeline_file(f"{name}.yaml", name="p", settings=f"airflow: {{owner: {name}}}\n")
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(folder))
+    project = Project(folder)
+
+    pipelines, [error] = project.pipelines()
+
+    assert [file.name for file in pipelines] == [f"{owner}.yaml"]
+    other = files.replace(owner, "")
+    assert error == f"{folder}/{other}.yaml: name: {owner}.yaml already defines p. Choose another name."
+    shown = [*list_pipelines(project), find_pipeline(project, "p")]
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "p__slice")
+    [dag] = [dag for dag in pipeline_dags(project) if dag.dag_id == "p__slice"]
+    assert [pipeline.airflow.owner for pipeline in shown] == [owner, owner]
+    assert dag.get_task("run").file == folder / f"{owner}.yaml"
 
 
 def test_user_error_fails_task_without_retry(describe, pipeline_file):

@@ -100,6 +100,9 @@ def test_links_are_empty_without_address_or_page(monkeypatch):
     monkeypatch.setenv("AIRFLOW__TIDEMARK__SPARK_HISTORY_URL", "http://history:18080")
     assert DataDocsLink().get_link(Task(None), ti_key=None) == ""
     assert DataDocsLink().get_link(Task("p/index.html"), ti_key=None) == "https://files/p/index.html"
+    assert (
+        DataDocsLink().get_link(Task("50%/p #1/index.html"), ti_key=None) == "https://files/50%25/p%20%231/index.html"
+    )
     assert ReportLink().get_link(Task(None), ti_key=None) == ""
     assert ReportLink().get_link(Task("p/report.html"), ti_key=None) == "https://files/p/report.html"
     assert SparkHistoryLink().get_link(Task(None), ti_key=None) == "http://history:18080"

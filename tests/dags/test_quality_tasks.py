@@ -121,6 +121,19 @@ def test_release_job_is_not_submitted_again_if_all_is_released(slices, create_ta
     assert submitted == []
 
 
+@pytest.mark.parametrize("has_failing_rows", [True, False])
+def test_release_of_slice_that_has_run_again_is_refused(slices, create_task, submitted, has_failing_rows):
+    if has_failing_rows:
+        slices.write_details(5)
+    approved = [{"slice": "2025-01-01T04:00Z", "run": "run 4"}, {"slice": FIFTH, "run": "earlier run"}]
+
+    task = create_task(ReleaseRows, options=[], command=("quarantine", "release"), conn_id="spark")
+    with pytest.raises(AirflowFailException, match=f"^slice {FIFTH} has run again since"):
+        task.execute(create_context({"plan": {"slices": approved}}, answer(slices=["2025-01-01T04:00Z", FIFTH])))
+
+    assert submitted == []
+
+
 @pytest.mark.parametrize("stored", [None, answer("Reject", slices=[FIFTH]), answer(user=None, slices=[FIFTH])])
 def test_tasks_after_approval_fail_without_a_person(slices, create_task, submitted, stored):
     """As after `approve` was marked as successful, or if nobody has answered in time."""

@@ -22,6 +22,7 @@ from jwt import InvalidTokenError
 
 from tests.dags.slice_lake import AGREEMENT, NOT_NULL, SliceLake
 from tests.processes import find_free_ports, wait_for
+from tidemark.airflow.web import slice_states
 from tidemark.airflow.web.app import create_app, get_script
 from tidemark.airflow.web.overview import count_ended, count_states, list_attention, list_due
 from tidemark.airflow.web.repair_commands import list_commands
@@ -248,6 +249,19 @@ def test_slice_page_has_counts_reasons_results_and_commands(client, monkeypatch,
     assert "Data Docs" not in page
 
 
+def test_link_to_a_report_is_a_valid_address(client, monkeypatch, slices):
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__LAKE_URL", "https://files")
+    other = SliceLake.create(slices.file.parent, slices.lake, "payments")
+    other.file.write_text(f"{other.file.read_text()}output: 'paid #1'\n")
+    other.add(range(1))
+    other.write()
+    (slices.lake / "paid #1" / "report.html").touch()
+
+    page = client("payments").get("/pipelines/payments/slices/2025-01-01T00:00Z").text
+
+    assert 'href="https://files/paid%20%231/report.html"' in page
+
+
 @pytest.mark.parametrize(
     ("start", "command"),
     [
@@ -284,7 +298,7 @@ def list_linked_dags(page):
     [
         (["stop"], "stale", ["payments__repair", "payments__reprocess"]),
         (["stop"], "rejected", ["payments__reprocess", "payments__waive"]),
-        (["quarantine"], "rejected", ["payments__reprocess"]),
+        (["quarantine"], "rejected", ["payments__reprocess", "payments__waive"]),
         (["quarantine"], "quarantined", ["payments__release", "payments__reprocess"]),
         (["stop"], "quarantined", ["payments__reprocess"]),
         (
@@ -419,6 +433,22 @@ def test_tables_of_another_pipeline_are_not_shown(client, slices):
     assert "belongs to pipeline orders" in client("payments").get("/").text
 
 
+def test_damaged_table_is_a_problem_of_its_pipeline_only(client, slices):
+    other = SliceLake.create(slices.file.parent, slices.lake, "payments")
+    other.add(range(1))
+    other.write()
+    for file in (slices.lake / "payments").rglob("*.parquet"):
+        file.write_bytes(b"?" * file.stat().st_size)
+
+    page = client("payments").get("/pipelines/payments")
+
+    assert (page.status_code, "The API server cannot read the tables." in page.text) == (500, True)
+    listed = client("admin").get("/")
+    assert listed.status_code == 200
+    assert "/pipelines/orders" in listed.text
+    assert "The API server cannot read its tables." in listed.text
+
+
 def test_invalid_file_does_not_hide_other_pipelines(client, slices):
     (slices.file.parent / "broken.yaml").write_text("name: [")
 
@@ -437,6 +467,21 @@ def test_summary_is_read_again_after_a_commit_only(slices):
     DeltaTableHandle.open(slices.tables.agreement).append(pa.Table.from_pylist([row], AGREEMENT), 2)
 
     assert states.read(slices.pipeline, lake).summaries[20].match == "equal"
+
+
+def test_summaries_of_many_pipelines_are_read_once(slices, monkeypatch):
+    calls = []
+    monkeypatch.setattr(slice_states, "summarize_slices", lambda pipeline, _: calls.append(pipeline.name))
+    pipelines = [slices.pipeline.model_copy(update={"name": f"p{number}"}) for number in range(100)]
+    states = SliceStates()
+
+    for _ in range(2):
+        for pipeline in pipelines:
+            states.read(pipeline, str(slices.lake))
+
+    assert len(calls) == 100
+    states.read(pipelines[0].model_copy(update={"expose_row_values": False}), str(slices.lake))
+    assert len(calls) == 101, "the file has changed"
 
 
 def test_reading_changes_no_table(slices):

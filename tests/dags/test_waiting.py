@@ -7,12 +7,14 @@ from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
+from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from deltalake import write_deltalake
 
 from tests.dags.conftest import WAITING
 from tests.dags.slice_lake import SliceLake
 from tidemark.airflow import InputsComplete, Project, WaitForInputs
+from tidemark.airflow.assets import describe_missing_events, input_assets
 
 HOUR = datetime(2013, 1, 1, 1, tzinfo=UTC)
 INCOMPLETE = "clicks is complete up to 2013-01-01T00:59Z (by marker table marks)"
@@ -109,3 +111,30 @@ def test_wait_task_needs_no_event_of_committed_slices(tmp_path, monkeypatch):
 
     with pytest.raises(TaskDeferred):
         wait("03")
+
+
+@pytest.mark.parametrize(("start", "end"), [("00:30", "01:00"), ("01:00", "02:15")])
+def test_wait_task_refuses_interval_of_an_earlier_grid(tmp_path, monkeypatch, start, end):
+    slices = SliceLake.create(tmp_path / "pipelines", tmp_path / "lake")
+    monkeypatch.setenv("TIDEMARK_LAKE", str(slices.lake))
+    bounds = {"start": f"2025-01-01T{start}Z", "end": f"2025-01-01T{end}Z"}
+    task = WaitForInputs(task_id="wait", file=slices.file, project=Project(slices.file.parent), **bounds)
+
+    with pytest.raises(AirflowFailException, match="not on a slice boundary.* airflow dags delete orders__slice"):
+        task.execute({})
+
+
+def test_asset_rule_finds_asset_with_uri_of_its_own(tmp_path):
+    slices = SliceLake.create(tmp_path / "pipelines", tmp_path / "lake")
+    slices.file.write_text(
+        slices.file.read_text().replace("table: clicks", "table: clicks, complete: {by: asset, asset: c}")
+    )
+    events = MagicMock()
+    events.after.return_value.limit.return_value = []
+
+    missing = describe_missing_events(
+        {"inlet_events": {Asset.ref(name="c"): events}}, slices.pipeline, "2025-01-01T00:00Z", "2025-01-01T01:00Z"
+    )
+
+    assert input_assets(slices.pipeline)[0] == Asset.ref(name="c")
+    assert missing == ["asset c has no event since 2025-01-01T01:00:00+00:00"]

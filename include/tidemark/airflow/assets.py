@@ -16,7 +16,7 @@ from tidemark.config.airflow import PartitionKind
 from tidemark.config.types import parse_instant
 
 GROUP = "tidemark"
-"""Group of the assets with partition keys, in Airflow's list of assets."""
+"""Group of the assets with partition keys and of the tables, in Airflow's list of assets."""
 _SUFFIXES: dict[PartitionKind, str] = {"slice": "partitions", "day": "days"}
 _PROGRESS = ("last_slice", "watermark")
 """Fields of a summary of commits that Airflow's state store keeps for each asset."""
@@ -126,7 +126,8 @@ def _find_keys(pipeline: Pipeline, lake: str, since: datetime | Mapping[str, Any
 def input_assets(pipeline: Pipeline) -> list[Asset | AssetRef]:
     """Return the inputs as assets: the slices of a pipeline, the asset of the input's rule, or else the table.
 
-    Names that Airflow does not accept are left out.
+    The asset of a table is `tidemark:TABLE`, because a DAG of the user may define an asset of the table's name with
+    another URI, and Airflow refuses tasks with either of the two. Names that Airflow does not accept are left out.
     """
     assets: list[Asset | AssetRef] = []
     for input_ in (pipeline.left, pipeline.right):
@@ -141,9 +142,8 @@ def _input_asset(source: Input) -> Asset | AssetRef:
         return slices_asset(source.upstream.pipeline)
     rule = source.complete
     if rule and rule.asset:
-        # An asset with partitions has a URI of its own, which only its producer knows.
-        return Asset.ref(name=rule.asset) if rule.partition else Asset(rule.asset)
-    return Asset(source.table)
+        return Asset.ref(name=rule.asset)  # it may have a URI of its own, which only its producer knows
+    return Asset(f"{GROUP}:{source.table}", group=GROUP)
 
 
 def describe_missing_events(context: Context, pipeline: Pipeline, start: str, end: str) -> list[str]:
@@ -163,7 +163,7 @@ def describe_missing_events(context: Context, pipeline: Pipeline, start: str, en
                 missing.append(f"asset {rule.asset} has no event of partition {absent[0]}{more}")
         elif rule and rule.asset:
             since = (parse_instant(end) + rule.grace_period).isoformat()
-            if not len(context["inlet_events"][Asset(rule.asset)].after(since).limit(1)):
+            if not len(context["inlet_events"][Asset.ref(name=rule.asset)].after(since).limit(1)):
                 missing.append(f"asset {rule.asset} has no event since {since}")
     return missing
 

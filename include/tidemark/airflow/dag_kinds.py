@@ -27,7 +27,8 @@ def has_dag(pipeline: Pipeline, kind: Kind) -> bool:
     """Return True if a pipeline file has the settings that a kind of DAG needs."""
     conditions: dict[Kind, bool] = {
         "release": _has_consequence(pipeline, "quarantine"),
-        "waive": _has_consequence(pipeline, "stop"),
+        # An expectation that raises an error, instead of finding rows that fail, stops the slice too.
+        "waive": _has_consequence(pipeline, "stop", "quarantine"),
         "landed": pipeline.airflow.watch_inputs,
         "compare": pipeline.compare is not None,
         "maintenance": pipeline.compact is not None or bool(pipeline.retention.model_fields_set),
@@ -44,6 +45,8 @@ def format_dag_id(pipeline: str, kind: Kind) -> str:
     return f"{pipeline}__{kind}"
 
 
-def _has_consequence(pipeline: Pipeline, consequence: OnFailure) -> bool:
-    """Return True if a failed expectation on a slice has this consequence."""
-    return any(expectation.per == "slice" and expectation.on_failure == consequence for expectation in pipeline.quality)
+def _has_consequence(pipeline: Pipeline, *consequences: OnFailure) -> bool:
+    """Return True if a failed expectation on a slice has one of these consequences."""
+    return any(
+        expectation.per == "slice" and expectation.on_failure in consequences for expectation in pipeline.quality
+    )

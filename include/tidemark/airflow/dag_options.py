@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk import AssetAny, CronDataIntervalTimetable, DeltaDataIntervalTimetable, Param
 from airflow.sdk.bases.timetable import BaseTimetable
-from airflow.sdk.configuration import conf
 
 from tidemark.airflow.assets import slices_asset
 from tidemark.airflow.dag_kinds import Kind, has_dag
 from tidemark.airflow.project import Project, require_timetable
 from tidemark.airflow.table_watcher import watch_tables
+from tidemark.airflow_provider.database import read_database_kind
 from tidemark.config import Pipeline, load_reference
 from tidemark.config.types import format_instant
 from tidemark.errors import PipelineFileError
@@ -122,12 +122,24 @@ def _compare_options(pipeline: Pipeline, file: Path, _: Project) -> dict[str, An
         return {
             "schedule": _create_timetable(pipeline, file, settings.every),
             "start_date": pipeline.slices.start,
+            "end_date": _find_last_comparison(pipeline, settings.every),
             "catchup": True,
             **_refuse_backfills_on_sqlite(),
         }
     producers = [producer for producer in (pipeline, load_reference(file)) if producer]
     committed = AssetAny(*(slices_asset(producer.name) for producer in producers))
     return {"schedule": committed, "start_date": None, "catchup": False}
+
+
+def _find_last_comparison(pipeline: Pipeline, every: timedelta) -> datetime | None:
+    """Return the start of the last comparison's interval; None if slices have no end.
+
+    It is the interval after the last slice, for rows that the stream has written late.
+    """
+    start, end = pipeline.slices.start, pipeline.slices.end
+    if end is None or pipeline.slices.time_zone != "UTC":  # an interval is a slice, and begins where one ends
+        return end
+    return end + (start - end) % every
 
 
 def _maintenance_options(pipeline: Pipeline, file: Path, _: Project) -> dict[str, Any]:
@@ -144,7 +156,7 @@ def _maintenance_options(pipeline: Pipeline, file: Path, _: Project) -> dict[str
 
 def _refuse_backfills_on_sqlite() -> dict[str, Any]:
     """Let Airflow refuse backfills on SQLite, where they lock the database and stop the scheduler."""
-    if conf.get("database", "sql_alchemy_conn", fallback="sqlite").startswith("sqlite"):
+    if read_database_kind() == "sqlite":
         return {"allowed_run_types": ["scheduled", "manual"]}
     return {}
 

@@ -32,6 +32,7 @@ from tidemark.airflow.project import Project, document_pipeline
 from tidemark.airflow_provider.deadlines import DataIntervalEnd
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.errors import PipelineFileError
+from tidemark.formatting import to_single_line
 
 _LOG = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class TidemarkDag(DAG):
         kind: Kind = "slice",
         *,
         project: Project | None = None,
+        pipeline: Pipeline | None = None,
         dag_id: str | None = None,
         spark_conf: Mapping[str, str] | None = None,
         on_deadline: Callable[..., Any] | str | None = None,
@@ -100,6 +102,7 @@ class TidemarkDag(DAG):
             file: A pipeline file.
             kind: Which of the pipeline's DAGs to create.
             project: Folders of pipelines, lake and jars. By default the file's own folder.
+            pipeline: The file's settings. By default the file is read.
             dag_id: Id of the DAG. By default NAME__KIND.
             spark_conf: Spark settings. They override the sizes in the pipeline file.
             on_deadline: Async callable for a missed `airflow.deadline`; the triggerer must be able to import it.
@@ -109,7 +112,7 @@ class TidemarkDag(DAG):
         Raises:
             PipelineFileError: The file is not valid, or lacks the settings that the kind needs.
         """
-        path, pipeline, project = _load(file, project)
+        path, pipeline, project = _load(file, project, pipeline)
         airflow_settings = pipeline.airflow
         defaults = {
             "owner": airflow_settings.owner,
@@ -148,13 +151,59 @@ def pipeline_dags(project: Project, **options: Any) -> list[TidemarkDag]:
     parsed_dag_id = get_parsing_context().dag_id
     name, _, kind = (parsed_dag_id or "").rpartition("__")
     if kind in KINDS and (match := _find_by_file_name(project, name)):
-        return [TidemarkDag(match[0], kind, project=project, **options)]
-    return [
-        TidemarkDag(file, kind, project=project, **options)
-        for file, pipeline in project.pipelines()[0].items()
-        for kind in KINDS
-        if has_dag(pipeline, kind)
-    ]
+        file, pipeline = match
+        return [TidemarkDag(file, kind, project=project, pipeline=pipeline, **options)]
+    dags, _ = create_dags(project, **options)
+    for dag in dags:
+        dag.auto_register = True
+        with dag:  # registers the DAG at its end
+            pass
+    return dags
+
+
+def create_dags(project: Project, **options: Any) -> tuple[list[TidemarkDag], list[str]]:
+    """Create the DAGs of a project's valid pipelines, without registering them with the current DAG file.
+
+    A DAG that cannot be created stops the DAGs of its pipeline only.
+
+    Args:
+        project: Folders of pipelines, lake and jars.
+        options: Further arguments of each `TidemarkDag`.
+
+    Returns:
+        The DAGs, and one error line per file that has none.
+    """
+    pipelines, errors = project.pipelines()
+    dags: list[TidemarkDag] = []
+    for file, pipeline in pipelines.items():
+        try:
+            dags += _create_pipeline_dags(project, file, pipeline, options)
+        except PipelineFileError as error:
+            errors.append(str(error))
+    return dags, errors
+
+
+def _create_pipeline_dags(
+    project: Project, file: Path, pipeline: Pipeline, options: Mapping[str, Any]
+) -> list[TidemarkDag]:
+    """Create all DAGs of a pipeline.
+
+    Raises:
+        PipelineFileError: One of them cannot be created.
+    """
+    dags = []
+    for kind in (kind for kind in KINDS if has_dag(pipeline, kind)):
+        try:
+            # Airflow would also register a DAG that lacks tasks after an error.
+            unregistered = {**options, "auto_register": False}
+            dags.append(TidemarkDag(file, kind, project=project, pipeline=pipeline, **unregistered))
+        except PipelineFileError:
+            raise
+        except Exception as error:  # Airflow raises many kinds
+            dag_id = format_dag_id(pipeline.name, kind)
+            message = f"{file}: Airflow cannot create the DAG {dag_id}: {error}"
+            raise PipelineFileError(to_single_line(message)) from error
+    return dags
 
 
 def _find_by_file_name(project: Project, name: str) -> tuple[Path, Pipeline] | None:
@@ -164,9 +213,11 @@ def _find_by_file_name(project: Project, name: str) -> tuple[Path, Pipeline] | N
         return None
 
 
-def _load(file: Path | str, project: Project | None) -> tuple[Path, Pipeline, Project]:
+def _load(
+    file: Path | str, project: Project | None, pipeline: Pipeline | None = None
+) -> tuple[Path, Pipeline, Project]:
     path = Path(file).resolve()
-    return path, load_pipeline(path), project or Project(path.parent)
+    return path, pipeline or load_pipeline(path), project or Project(path.parent)
 
 
 def _deadline_options(pipeline: Pipeline, on_deadline: Callable[..., Any] | str | None) -> dict[str, Any]:

@@ -37,7 +37,9 @@ class SlicesRunFacet(RunFacet):
     end: str = field()
     slices: int = field()
     rerun: int = field()
+    amended: int = field()
     emissions: int = field()
+    released: int = field()
     seconds: float = field()
     incomplete_slices: int = field()
     left: Mapping[str, int] = field(factory=dict)
@@ -96,7 +98,11 @@ def commit_lineage(file: Path | str, lake: str, commits: Mapping[str, Any]) -> L
     """
     pipeline = load_pipeline(Path(file))
     late = sum(commits[side][name] for side in ("left", "right") for name in ("late", "rejected"))
-    rows = {"emissions": commits["emissions"], "late": late, "ledger": commits["slices"]}
+    rows = {
+        "emissions": commits["emissions"] + commits["released"],
+        "late": late,
+        "ledger": commits["slices"] + commits["amended"],
+    }
     outputs: list[Dataset] = []
     for name in APPENDED_TABLES:
         namespace, path = _table_dataset_name(pipeline, lake, name)

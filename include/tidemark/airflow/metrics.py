@@ -26,9 +26,10 @@ _BACKEND_SETTINGS = ("statsd_on", "otel_on", "statsd_datadog_enabled")
 def send_commit_metrics(commits: Mapping[str, Any]) -> None:
     """Send the counts of a run's commits (`status_queries.committed_since`)."""
     pipeline = commits["pipeline"]
-    _send(timing, "slice.duration", 1000 * commits["seconds"] / commits["slices"], pipeline)
+    if commits["slices"]:
+        _send(timing, "slice.duration", 1000 * commits["seconds"] / commits["slices"], pipeline)
     _send(incr, "slices", commits["slices"], pipeline)
-    _send(incr, "emissions", commits["emissions"], pipeline)
+    _send(incr, "emissions", commits["emissions"] + commits["released"], pipeline)
     for side in SIDES:
         for name in ("read", "late", "rejected"):
             _send(incr, f"rows.{name}.{side}", commits[side][name], pipeline)

@@ -71,7 +71,7 @@ class WaitForInputs(BaseOperator):
 
         Raises:
             AirflowSkipException: The slices are committed.
-            AirflowFailException: The pipeline file or a table is not valid.
+            AirflowFailException: The pipeline file or a table is not valid, or `start` or `end` is no slice boundary.
         """
         from tidemark.airflow.status_queries import are_committed  # noqa: PLC0415 - opens tables
 
@@ -426,7 +426,9 @@ class VerifyTables(TableOperator):
 
 def _describe_commits(commits: dict[str, Any]) -> str:
     late = " and ".join(f"{commits[side]['late']:,} {side}" for side in ("left", "right"))
+    amended = f"; {commits['amended']:,} slices amended, {commits['released']:,} rows released"
     return (
         f"{commits['pipeline']}: {commits['slices']:,} slices from {commits['from']} to {commits['to']}, "
-        f"{commits['emissions']:,} emissions, {late} rows late; quality {commits['quality']}; {commits['docs']}"
+        f"{commits['emissions']:,} emissions, {late} rows late; quality {commits['quality']}"
+        f"{amended if commits['amended'] else ''}; {commits['docs']}"
     )

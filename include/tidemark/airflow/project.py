@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,43 +56,72 @@ class Project:
         return sorted(map(str, (self.root / os.environ.get("TIDEMARK_JARS", ".jars")).glob("*.jar")))
 
     def pipelines(self) -> tuple[dict[Path, Pipeline], list[str]]:
-        """Return the valid pipelines by file, and one error line per invalid file."""
+        """Return the valid pipelines by file, and one error line per other file."""
         valid: dict[Path, Pipeline] = {}
         errors: list[str] = []
-        owners: dict[str, Path] = {}
         for file in list_pipeline_files(self.pipelines_folder):
             try:
-                pipeline = load_pipeline(file)
-                load_reference(file)
-                require_timetable(pipeline, file)
-                require_provider(pipeline, file)
+                valid[file] = _load_schedulable(file)
             except PipelineFileError as error:
                 errors.append(str(error))
-                continue
-            owner = owners.setdefault(pipeline.name, file)
-            if owner is file:
-                valid[file] = pipeline
-            else:
-                errors.append(f"{file}: name: {owner.name} already defines {pipeline.name}. Choose another name.")
-        return valid, errors
+        owned = select_owners(valid)
+        owners = {pipeline.name: file for file, pipeline in owned.items()}
+        for file, pipeline in valid.items():
+            if file not in owned:
+                owner = owners[pipeline.name].name
+                errors.append(f"{file}: name: {owner} already defines {pipeline.name}. Choose another name.")
+        return owned, errors
 
     def find_pipeline(self, name: str) -> tuple[Path, Pipeline] | None:
-        """Return the pipeline whose file and `name` are `name`, without reading other files; None if there is none."""
+        """Return the pipeline whose file and `name` are `name`, without reading other files; None if there is none.
+
+        Raises:
+            PipelineFileError: The file is not valid.
+        """
         for file in (self.pipelines_folder / f"{name}{suffix}" for suffix in _SUFFIXES):
-            if file.is_file() and (pipeline := load_pipeline(file)).name == name:
+            if file.is_file() and (pipeline := _load_schedulable(file)).name == name:
                 return file, pipeline
         return None
 
     def raise_errors(self) -> None:
-        """Raise if a pipeline file is not valid.
+        """Raise if a pipeline file is not valid, or if its DAGs cannot be created.
 
         Call it in a DAG file of its own: Airflow stops all DAGs of a file with an import error.
 
         Raises:
             PipelineFileError: One line per invalid file.
         """
-        if errors := self.pipelines()[1]:
+        from tidemark.airflow.dags import create_dags  # noqa: PLC0415 - that module imports this one
+
+        if errors := create_dags(self)[1]:
             raise PipelineFileError("\n".join(errors))
+
+
+def select_owners(pipelines: Mapping[Path, Pipeline]) -> dict[Path, Pipeline]:
+    """Select one file for each pipeline name: the file with that name, or else the first file.
+
+    Args:
+        pipelines: Pipelines by file, in order.
+    """
+    owners: dict[str, Path] = {}
+    for file, pipeline in pipelines.items():
+        is_first = owners.setdefault(pipeline.name, file) is file
+        if not is_first and file.stem == pipeline.name != owners[pipeline.name].stem:
+            owners[pipeline.name] = file
+    return {file: pipeline for file, pipeline in pipelines.items() if owners[pipeline.name] is file}
+
+
+def _load_schedulable(file: Path) -> Pipeline:
+    """Load a pipeline file, and check that Airflow can schedule it.
+
+    Raises:
+        PipelineFileError: The file is not valid, or Airflow cannot schedule it.
+    """
+    pipeline = load_pipeline(file)
+    load_reference(file)
+    require_timetable(pipeline, file)
+    require_provider(pipeline, file)
+    return pipeline
 
 
 def _read_setting(name: str) -> str:

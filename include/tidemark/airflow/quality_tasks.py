@@ -74,13 +74,14 @@ class PlanReleases(_PlanSlices):
 
 
 class ReleaseRows(RunSlices):
-    """Operator that publishes the rows of the approved slices. The job refuses slices that have run again since."""
+    """Operator that publishes the rows of the approved slices, unless a slice has run again since."""
 
     def execute(self, context: Context) -> None:
         """Submit the job, unless all slices are released.
 
         Raises:
-            AirflowFailException: No person has approved, or a retry of the job cannot succeed.
+            AirflowFailException: No person has approved, a slice has run again since, or a retry of the job cannot
+                succeed.
             AirflowException: The job failed. A retry continues with the slices that are left.
         """
         from tidemark.airflow.withheld_slices import select_unreleased  # noqa: PLC0415 - opens tables

@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.chain_files import load_upstreams
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_micros, to_micros
+from tidemark.config.types import format_micros
 from tidemark.delta.filesystem import has_file
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.snapshot import DeltaSnapshot
 from tidemark.delta.table import DeltaTableHandle
-from tidemark.errors import UserError
+from tidemark.errors import SliceOrderError, UserError
 from tidemark.formatting import format_count
 from tidemark.integrity.check import check_integrity
 from tidemark.ledger.ledger import Ledger
@@ -36,7 +37,6 @@ from tidemark.planning.request import Request
 from tidemark.quality.gx.data_docs import get_docs_index
 from tidemark.sources.completeness import measure_completeness
 from tidemark.spark.lazy_session import SparkNeededError, create_refusing_session
-from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK
 
 AGREEMENT = ("same", "only_batch", "only_stream", "unexplained", "pending")
@@ -90,14 +90,19 @@ def describe_outdated_upstreams(pipeline: Pipeline, lake: str) -> list[str]:
 def are_committed(pipeline: Pipeline, lake: str, start: datetime, end: datetime) -> bool:
     """Return True if the slices from `start` to `end` (exclusive) are committed and no committed slice is stale.
 
-    Instants off the grid return False, so that the job refuses them.
+    Raises:
+        UserError: An instant is no slice boundary, or a table is not valid.
     """
-    grid = Grid.from_config(pipeline.slices)
-    first, last = (grid.number_at(to_micros(instant)) for instant in (start, end))
-    if [grid.datetime_of(first), grid.datetime_of(last)] != [start, end] or first >= last:
-        return False
     ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
-    return all(number in ledger.entries for number in range(first, last)) and not find_stale_slices(ledger)
+    try:
+        first, last = (ledger.grid.parse_boundary(instant, "data interval:") for instant in (start, end))
+    except SliceOrderError as error:
+        raise SliceOrderError(
+            f"{error}. If slices in the pipeline file has changed, {pipeline.name}__slice continues from its last run. "
+            f"Delete its runs by: airflow dags delete {pipeline.name}__slice"
+        ) from None
+    are_present = first < last and all(number in ledger.entries for number in range(first, last))
+    return are_present and not find_stale_slices(ledger)
 
 
 def find_start_of_uncommitted(pipeline: Pipeline, lake: str, start: datetime) -> datetime:
@@ -143,34 +148,80 @@ def select_rows_since(ledger: Ledger, since: datetime | Mapping[str, Any]) -> pd
 
 
 def committed_since(pipeline: Pipeline, lake: str, since: datetime | Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a JSON-ready summary of what was committed since then (`select_rows_since`), or None for nothing."""
+    """Return a JSON-ready summary of what was committed since then (`select_rows_since`), or None for nothing.
+
+    `amended` slices had run before, and rows of them were released or erased since. `released` is the number of rows
+    that they gained. All counts but these two are of the other slices, which have run since.
+    """
     ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
     tables, grid = ledger.tables, ledger.grid
     rows = select_rows_since(ledger, since)
     if rows.empty:
         return None
     numbers = rows["number"].astype(int)
+    earlier = _read_earlier_emissions(ledger, rows, since)
+    is_amended = pd.Series([key in earlier for key in zip(rows["slice"], rows["attempt"], strict=True)], rows.index)
+    amended, run = rows[is_amended], rows[~is_amended]
     sides: dict[str, Any] = {
-        side: {name: int(sum(counts[name] for counts in rows[side])) for name in ("read", "late", "rejected")}
+        side: {name: int(sum(counts[name] for counts in run[side])) for name in ("read", "late", "rejected")}
         for side in SIDES
     }
     return {
         "pipeline": pipeline.name,
         "from": grid.label(int(numbers.min())),
         "to": grid.label(int(numbers.max()) + 1),
-        "slices": len(rows),
-        "rerun": int((rows["attempt"] > 1).sum()),
-        "emissions": int(rows["emissions"].sum()),
-        "seconds": round(float(rows.drop_duplicates("run")["job_seconds"].sum()), 3),
+        "slices": len(run),
+        "rerun": int((run["attempt"] > 1).sum()),
+        "amended": len(amended),
+        "emissions": int(run["emissions"].sum()),
+        "released": _count_released(amended, earlier),
+        "seconds": round(float(run.drop_duplicates("run")["job_seconds"].sum()), 3),
         **sides,
-        "incomplete_slices": int(rows["incomplete_inputs"].notna().sum()),
-        "quality": dict(Counter(rows["quality"])),
-        "failed_expectations": _failed_expectations(rows["quality_results"]),
+        "incomplete_slices": int(run["incomplete_inputs"].notna().sum()),
+        "quality": dict(Counter(run["quality"])),
+        "failed_expectations": _failed_expectations(run["quality_results"]),
         "docs": get_docs_index(tables),
         "last_commit": {"number": ledger.last_commit, "run": str(rows.sort_values("commit")["run"].iloc[-1])},
         "last_slice": grid.label(int(ledger.rows["number"].max())),
         "watermark": _format_watermark(ledger),
     }
+
+
+def _read_earlier_emissions(
+    ledger: Ledger, rows: pd.DataFrame, since: datetime | Mapping[str, Any]
+) -> dict[tuple[pd.Timestamp, int], float]:
+    """Read the emissions of runs of which a release or an erasure has changed rows since an instant or a commit.
+
+    Args:
+        ledger: The ledger.
+        rows: Rows of the ledger that were committed since.
+        since: The instant or the commit, as for `select_rows_since`.
+
+    Returns:
+        The number of emissions before, by slice and attempt.
+    """
+    # A promotion also commits a row again, but publishes another run.
+    is_again = rows["original_commit"].notna() & rows["promotion"].isna()
+    log = DeltaTableHandle.open(ledger.tables.ledger)
+    if log is None or not is_again.any():
+        return {}
+    is_earlier = (
+        ds.field("committed_at") < pa.scalar(since, pa.timestamp("us", "UTC"))
+        if isinstance(since, datetime)
+        else ds.field("commit") <= (since["number"] if since["run"] in ledger.runs else 0)
+    )
+    columns = ("slice", "attempt", "commit", "committed_at", "emissions")
+    stored = log.read(columns, is_earlier).to_pandas().sort_values("commit")
+    emissions = dict(zip(zip(stored["slice"], stored["attempt"], strict=True), stored["emissions"], strict=True))
+    again = rows[is_again]
+    return {key: emissions[key] for key in zip(again["slice"], again["attempt"], strict=True) if key in emissions}
+
+
+def _count_released(amended: pd.DataFrame, earlier: Mapping[tuple[pd.Timestamp, int], float]) -> int:
+    """Count the rows that slices gained; a slice that lost rows to an erasure gained none."""
+    slices = amended[["slice", "attempt", "emissions"]].dropna()
+    gained = (int(rows - earlier[slice_, attempt]) for slice_, attempt, rows in slices.itertuples(index=False))
+    return sum(max(0, rows) for rows in gained)
 
 
 def _format_watermark(ledger: Ledger) -> str | None:

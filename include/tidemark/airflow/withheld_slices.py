@@ -57,9 +57,17 @@ def plan_releases(pipeline: Pipeline, lake: str) -> dict[str, Any]:
 
 
 def select_unreleased(pipeline: Pipeline, lake: str, approved: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the approved slices of `plan_releases` that still have rows in quarantine."""
+    """Return the approved slices of `plan_releases` that still have rows in quarantine.
+
+    Raises:
+        UserError: A slice has run again since, also if no row fails now; or a table is not valid.
+    """
+    items = list(approved)
+    ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
+    runs = {ledger.grid.label(number): entry.run for number, entry in ledger.entries.items()}
+    _require_same_runs(items, runs)
     current = {group.slice for group in list_quarantined(pipeline, lake)}
-    return [item for item in approved if item["slice"] in current]
+    return [item for item in items if item["slice"] in current]
 
 
 def plan_waivers(pipeline: Pipeline, lake: str) -> dict[str, Any]:
@@ -128,8 +136,7 @@ def waive_slices(
     ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
     current = {rejection.slice: rejection.run for rejection in list_pending_rejections(ledger)}
     items = list(approved)
-    if changed := [item["slice"] for item in items if current.get(item["slice"]) != item["run"]]:
-        raise UserError(f"slice {', '.join(changed)} has run again since. Start the DAG again to see the new result.")
+    _require_same_runs(items, current)
     waivers = [
         waive(pipeline, lake, parse_instant(item["slice"]), failure["expectation"], reason, user)
         for item in items
@@ -149,6 +156,20 @@ def list_rejected_ranges(pipeline: Pipeline, lake: str, approved: Iterable[Mappi
         grid.parse_boundary(parse_instant(item["slice"]), "slice") for item in approved if item["slice"] in current
     )
     return [(grid.label(part.start), grid.label(part.stop)) for part in group_consecutive(numbers)]
+
+
+def _require_same_runs(approved: Iterable[Mapping[str, Any]], current: Mapping[str, str]) -> None:
+    """Check that a person has approved the current runs of slices.
+
+    Args:
+        approved: Slices with the `run` that was approved.
+        current: Current run by slice.
+
+    Raises:
+        UserError: A slice has another run.
+    """
+    if changed := [item["slice"] for item in approved if current.get(item["slice"]) != item["run"]]:
+        raise UserError(f"slice {', '.join(changed)} has run again since. Start the DAG again to see the new result.")
 
 
 def _find_obstacle(failed: list[str], required: list[str], expectations: Mapping[str, Expectation]) -> str | None:

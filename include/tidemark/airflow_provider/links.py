@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
@@ -17,7 +18,7 @@ def _link_to_lake(find_page: Callable[[], str | None]) -> str:
     """Return the address of a page below the lake root; empty if nothing serves it, or if it does not exist."""
     base = read_option("lake_url").rstrip("/")
     page = find_page() if base else None
-    return f"{base}/{page}" if page else ""
+    return f"{base}/{quote(page)}" if page else ""
 
 
 class DataDocsLink(BaseOperatorLink):

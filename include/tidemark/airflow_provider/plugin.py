@@ -1,4 +1,4 @@
-"""Register Tidemark's deadline references with Airflow's scheduler, and its pages with the API server."""
+"""Register deadline references with Airflow's scheduler, and pages with the API server."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow.sdk.plugins_manager import AirflowPlugin
 
+from tidemark.airflow_provider.database import store_database_kind
 from tidemark.airflow_provider.deadlines import DataIntervalEnd
 from tidemark.airflow_provider.settings import PAGES_PATH, has_slice_pages
 
@@ -36,7 +37,11 @@ class TidemarkPlugin(AirflowPlugin):
 
     @classmethod
     def on_load(cls, *_: Any, **__: Any) -> None:
-        """Add the pages, unless the option `slice_pages` is false. Airflow calls this once per process."""
+        """Add the pages, unless the option `slice_pages` is false. Airflow calls this once per process.
+
+        The DAG processor calls it when it starts, before the forks that parse DAG files.
+        """
+        store_database_kind()
         pages = has_slice_pages()
         cls.fastapi_apps = [{"app": LazyApp(), "url_prefix": f"/{PAGES_PATH}", "name": "Tidemark"}] if pages else []
         cls.external_views = [dict(view) for view in _VIEWS] if pages else []

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 from urllib.parse import quote
 
+import pyarrow as pa
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from deltalake.exceptions import DeltaError
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, status
@@ -64,8 +65,8 @@ def create_app() -> FastAPI:
     app.exception_handler(StarletteHTTPException)(show_http_error)
     app.exception_handler(RequestValidationError)(show_invalid_request)
     app.exception_handler(UserError)(show_user_error)
-    app.exception_handler(DeltaError)(show_unreadable_table)
-    app.exception_handler(OSError)(show_unreadable_table)
+    for kind in (DeltaError, pa.ArrowException, OSError):
+        app.exception_handler(kind)(show_unreadable_table)
     return app
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-
-from deltalake.exceptions import DeltaError
 
 from tidemark.airflow.web.repair_commands import RepairCommand, list_commands
 from tidemark.airflow.web.slice_states import STATES, PipelineSlices, SliceStates, State
@@ -16,6 +15,7 @@ from tidemark.errors import UserError
 from tidemark.ledger.ledger import count_ended_slices
 from tidemark.timegrid.slices import Grid, group_consecutive
 
+_LOG = logging.getLogger(__name__)
 MAX_RANGES = 5
 """Maximum number of ranges of slices that are listed for a state."""
 _URGENT: tuple[State, ...] = ("rejected", "stale", "quarantined", "due")
@@ -69,7 +69,8 @@ def summarize_pipeline(states: SliceStates, pipeline: Pipeline, lake: str, now: 
         slices = states.read(pipeline, lake)
     except UserError as error:
         return PipelineOverview(pipeline.name, {}, problem=str(error))
-    except (DeltaError, OSError):
+    except Exception as error:  # noqa: BLE001 - libraries of tables and storage raise many kinds
+        _LOG.error("slices of %s could not be shown", pipeline.name, exc_info=error)
         return PipelineOverview(pipeline.name, {}, problem="The API server cannot read its tables. Check their folder.")
     end = None if slices.last is None else slices.grid.label(slices.end)
     return PipelineOverview(pipeline.name, count_states(slices, count_ended(pipeline, now)), end)

@@ -5,13 +5,12 @@ A name from a request is compared with the names in the pipeline files. It is ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from airflow.sdk.configuration import conf
 
-from tidemark.airflow.project import Project
+from tidemark.airflow.project import Project, select_owners
 from tidemark.config import Pipeline, list_pipeline_files, load_pipeline
 from tidemark.errors import PipelineFileError
 
@@ -24,21 +23,19 @@ def open_project() -> Project:
     return Project(Path(conf.get("core", "dags_folder")).resolve().parent)
 
 
-def list_pipelines(project: Project) -> Iterator[Pipeline]:
-    """Yield the pipelines with a valid file, by file name; the first one if files have the same name in them."""
-    names = set()
+def list_pipelines(project: Project) -> list[Pipeline]:
+    """List the pipelines with a valid file, by file name; of files with the same name in them, the one with DAGs."""
+    pipelines: dict[Path, Pipeline] = {}
     for file in list_pipeline_files(project.pipelines_folder):
         with suppress(PipelineFileError):
-            pipeline = load_pipeline(file)
-            if pipeline.name not in names:
-                names.add(pipeline.name)
-                yield pipeline
+            pipelines[file] = load_pipeline(file)
+    return list(select_owners(pipelines).values())
 
 
 def find_pipeline(project: Project, name: str) -> Pipeline | None:
     """Return the pipeline with a name; None if no valid file has it."""
     files = list_pipeline_files(project.pipelines_folder)
-    # The file usually has the name of its pipeline, so that no other file is read.
+    # As in `select_owners`. The file usually has the name of its pipeline, so that no other file is read.
     for file in sorted(files, key=lambda file: file.stem != name):
         with suppress(PipelineFileError):
             pipeline = load_pipeline(file)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 import pyarrow as pa
@@ -157,6 +158,6 @@ def _list_links(slices: PipelineSlices, lake: str) -> Iterator[tuple[str, str]]:
     if base := read_option("lake_url").rstrip("/"):
         for title, find_page in (("Data Docs", find_data_docs), ("Report of the comparison", find_report)):
             if page := find_page(slices.pipeline, lake):
-                yield title, f"{base}/{page}"
+                yield title, f"{base}/{quote(page)}"
     if history := read_option("spark_history_url"):
         yield "Spark history", history

@@ -6,7 +6,6 @@ of 8,760 slices takes seconds to read.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
@@ -45,8 +44,6 @@ _COLUMNS = ("number", *SIDES, "quality", "quarantined", "adopted_from")
 """Columns of the ledger that a summary has."""
 _VERSIONED = ("ledger", "rejection_results", "agreement")
 """Tables that a summary depends on."""
-_MAX_CACHED = 64
-"""Maximum number of pipelines whose summaries are cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +87,12 @@ class PipelineSlices:
 
 
 class SliceStates:
-    """Cache of the summaries of pipelines. A summary is valid until a table changes."""
+    """Cache of the newest summary of each pipeline. It is valid until a table or the pipeline file changes."""
 
     def __init__(self) -> None:
         """Create it without summaries."""
-        self._cache: OrderedDict[str, tuple[tuple[int | None, ...], PipelineSlices]] = OrderedDict()
-        self._locks: dict[str, Lock] = {}
+        self._cache: dict[tuple[str, str], tuple[tuple[Any, ...], PipelineSlices]] = {}
+        self._locks: dict[tuple[str, str], Lock] = {}
         self._lock = Lock()
 
     def read(self, pipeline: Pipeline, lake: str) -> PipelineSlices:
@@ -104,19 +101,14 @@ class SliceStates:
         Raises:
             UserError: A table is not valid, or belongs to another pipeline.
         """
-        key = f"{lake}\n{pipeline.model_dump_json()}"
+        key = lake, pipeline.name
         with self._lock:
             lock = self._locks.setdefault(key, Lock())
         with lock:  # concurrent requests wait for one of them to read the tables
-            versions = _read_versions(PipelineTables.from_config(pipeline, lake))
-            cached = self._cache.get(key)
-            slices = cached[1] if cached and cached[0] == versions else summarize_slices(pipeline, lake)
-            with self._lock:
-                self._cache[key] = versions, slices
-                self._cache.move_to_end(key)
-                while len(self._cache) > _MAX_CACHED:
-                    self._locks.pop(self._cache.popitem(last=False)[0], None)
-        return slices
+            state = pipeline.model_dump_json(), *_read_versions(PipelineTables.from_config(pipeline, lake))
+            if key not in self._cache or self._cache[key][0] != state:
+                self._cache[key] = state, summarize_slices(pipeline, lake)
+            return self._cache[key][1]
 
 
 def summarize_slices(pipeline: Pipeline, lake: str) -> PipelineSlices:

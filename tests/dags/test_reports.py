@@ -1,0 +1,73 @@
+"""What the task `report` counts: slices that have run, and slices of which rows were released or erased."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.dags.slice_lake import SliceLake
+from tidemark.airflow import metrics
+from tidemark.airflow.lineage import commit_lineage
+from tidemark.airflow.status_queries import committed_since
+
+LAST_COMMIT = {"number": 4, "run": "run 3"}
+RELEASED = {"emissions": 905, "quality": "released", "quarantined": 0}
+
+
+@pytest.fixture
+def slices(tmp_path):
+    """Return a lake with four slices, the third with rows in quarantine."""
+    lake = SliceLake.create(tmp_path / "pipelines", tmp_path / "lake")
+    lake.add(range(4), late=2)
+    lake.add(range(2, 3), late=2, quality="quarantined", quarantined=5)
+    lake.write()
+    return lake
+
+
+def summarize(slices, since=LAST_COMMIT):
+    return committed_since(slices.pipeline, str(slices.lake), since)
+
+
+@pytest.mark.parametrize("since", [LAST_COMMIT, datetime(2025, 1, 2, tzinfo=UTC)])
+@pytest.mark.parametrize(("columns", "released"), [(RELEASED, 5), ({"emissions": 880}, 0)])
+def test_slice_with_changed_rows_is_not_counted_again(slices, since, columns, released):
+    assert summarize(slices, since) is None
+    slices.amend(2, **columns)
+
+    commits = summarize(slices, since)
+
+    assert (commits["from"], commits["to"]) == ("2025-01-01T02:00Z", "2025-01-01T03:00Z")
+    assert (commits["amended"], commits["released"]) == (1, released)
+    counts = ("slices", "rerun", "emissions", "seconds", "incomplete_slices", "quality")
+    assert [commits[name] for name in counts] == [0, 0, 0, 0, 0, {}]
+    assert commits["left"] == {"read": 0, "late": 0, "rejected": 0}
+
+
+def test_slice_that_runs_and_is_released_before_its_report_is_counted_once(slices):
+    slices.amend(2, **RELEASED)
+
+    commits = summarize(slices, {"number": 2, "run": "run 1"})
+
+    assert {name: commits[name] for name in ("slices", "amended", "emissions", "released")} == {
+        "slices": 2, "amended": 0, "emissions": 900 + 905, "released": 0,
+    }  # fmt: skip
+
+
+def test_metrics_and_lineage_have_the_rows_that_tables_gained(slices, monkeypatch):
+    slices.amend(2, **RELEASED)
+    commits = summarize(slices)
+    sent = {}
+    for name in ("incr", "timing"):
+        monkeypatch.setattr(metrics, name, lambda metric, value, **_: sent.update({metric: value}))
+
+    metrics.send_commit_metrics(commits)
+    lineage = commit_lineage(slices.file, str(slices.lake), commits)
+
+    assert {name: value for name, value in sent.items() if value and not name.endswith(".orders")} == {
+        "tidemark.emissions": 5
+    }
+    rows = {
+        dataset.name.rpartition("/")[2]: dataset.outputFacets["outputStatistics"].rowCount
+        for dataset in lineage.outputs
+        if dataset.outputFacets
+    }
+    assert rows == {"emissions": 5, "late": 0, "ledger": 1}
