@@ -68,10 +68,8 @@ def with_all_cores(spark: SparkSession) -> Iterator[None]:
 def list_settings_to_write(schema: T.StructType) -> dict[str, str]:
     """List the settings with which Spark writes a new Delta table with any names of columns and fields.
 
-    >>> list_settings_to_write(T.StructType().add("s", "struct<`a b`: int>"))
-    {'spark.databricks.delta.properties.defaults.columnMapping.mode': 'name'}
-    >>> list_settings_to_write(T.StructType().add("a.b", "int"))
-    {}
+    >>> [list_settings_to_write(T.StructType([T.StructField(name, T.LongType())])) for name in ("a.b", "a b")]
+    [{}, {'spark.databricks.delta.properties.defaults.columnMapping.mode': 'name'}]
     """
     structs = (part for part in iterate_types(schema) if isinstance(part, T.StructType))
     needs_mapping = any(_CHARACTERS_NOT_IN_NAMES.intersection(name) for struct in structs for name in struct.names)
