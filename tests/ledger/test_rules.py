@@ -160,7 +160,7 @@ def test_stale_range_after_rollback_names_slices_and_settings():
     )
 
 
-def test_settings_up_to_slice_exclude_later_restarts():
+def test_remove_later_restarts_keeps_earlier_ones():
     settings = '{"delay": "1 s", "restarts": ["1970-01-01T00:00Z", "1970-01-01T01:59Z", "1970-01-01T02:00Z"]}'
     with_single_restart = '{"delay": "1 s", "restarts": ["1970-01-01T01:59Z"]}'
     grid = Grid(0, HOUR)
@@ -181,7 +181,7 @@ def test_settings_up_to_slice_exclude_later_restarts():
     assert find_stale_slices(create_ledger(*entries)) == {3: "changed settings"}
 
 
-def test_attempts_visible_before_watermark_exclude_later_commits():
+def test_select_visible_attempts_excludes_later_commits():
     stored = pd.DataFrame({"commit": [1, 1, 2, 2, 2, 3], "number": [0, 1, 1, 2, 3, 4]})
     beyond = pd.Series(
         [False, False, False, True, False, False]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.execution.job_spec import JobSpec
 from tidemark.execution.quarantine import PublishableOutput
-from tidemark.tables.run_files import stage_run, within
+from tidemark.tables.run_files import filter_slices, stage_run
 from tidemark.tables.table_changes import QUARANTINED
 
 _WITHHELD = ("emissions", OUTPUT_STREAM, "late", QUARANTINED)
@@ -25,7 +25,9 @@ def withhold_adopted_output(spec: JobSpec, output: PublishableOutput) -> Publish
             continue
         staged = tables.pop(name)
         if first_own < spec.slices.stop:
-            tables[name] = stage_run(within(staged.read(spark), name, grid, first_own, None), staged.table, spec.run)
+            tables[name] = stage_run(
+                filter_slices(staged.read(spark), name, grid, first_own, None), staged.table, spec.run
+            )
         elif name != QUARANTINED:
             tables[name] = replace(staged, files=())
     counts = {number: rows for number, rows in output.quarantined_counts.items() if number >= first_own}

@@ -35,7 +35,7 @@ from tidemark.quality.results import SliceFailures, ValidationResult
 from tidemark.quality.results_table import create_result_rows
 from tidemark.spark.engine import get_engine
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
-from tidemark.tables.run_files import FOLDER, StagedRun, read_slices, within
+from tidemark.tables.run_files import FOLDER, StagedRun, filter_slices, read_slices
 from tidemark.watermarks.buckets import Buckets
 
 Progress = Callable[[str], None]
@@ -202,7 +202,7 @@ def _compare_with_previous_attempt(spec: JobSpec, emissions: DataFrame) -> Mappi
         return {}
     grid, span = spec.plan.grid, range(rerun_slices[0], rerun_slices[-1] + 1)
     old = read_slices(emissions.sparkSession, spec.plan.tables, "emissions", grid, span)
-    new = within(emissions, "emissions", grid, span.start, span.stop)
+    new = filter_slices(emissions, "emissions", grid, span.start, span.stop)
     return compare_emissions(new.limit(0) if old is None else old, new, rerun_slices, grid)
 
 

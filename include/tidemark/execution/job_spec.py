@@ -12,7 +12,7 @@ from tidemark.ledger.ledger import Ledger
 from tidemark.planning.plan import Plan
 from tidemark.quality.results import SliceFailures
 from tidemark.quality.waivers import Waivers, read_waivers
-from tidemark.tables.run_files import StagedRun, new_run
+from tidemark.tables.run_files import StagedRun, create_run_name
 from tidemark.watermarks.lanes import Lane
 from tidemark.watermarks.values import Watermarks
 
@@ -67,7 +67,7 @@ class JobSpec:
             plan,
             ledger,
             slices,
-            run=new_run(plan.grid, first, attempts[first], commit),
+            run=create_run_name(plan.grid, first, attempts[first], commit),
             commit=commit,
             predecessor=predecessor,
             attempts=attempts,

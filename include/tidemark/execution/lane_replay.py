@@ -13,7 +13,7 @@ from tidemark.config.sides import SIDES
 from tidemark.execution.replay import ReplayResult, replay
 from tidemark.joins.base import Join
 from tidemark.joins.keys import key_columns
-from tidemark.ledger.checkpoint_files import buffered_after
+from tidemark.ledger.checkpoint_files import filter_buffered_rows
 from tidemark.planning.replay_strategy import DEFAULT_LIMITS, ReplayLimits
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.watermarks.buckets import Buckets
@@ -45,7 +45,7 @@ def replay_jobs(
         yield result
         if number == len(jobs) - 1:
             return
-        buffers = buffered_after(result.carried, slices[-1])
+        buffers = filter_buffered_rows(result.carried, slices[-1])
         carried = rows.sparkSession.createDataFrame(buffers.toArrow(), buffers.schema)
         lanes = [
             replace(lane, initial_watermarks=timeline.end_watermarks[slices[-1]])

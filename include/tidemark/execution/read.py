@@ -11,10 +11,10 @@ from tidemark.delta.table import CommitConflictError
 from tidemark.execution.job_spec import JobSpec
 from tidemark.ledger.checkpoint_files import read_buffered_rows, to_replay_rows
 from tidemark.ledger.entry import Entry
-from tidemark.ledger.staleness import consumed_versions, reads
+from tidemark.ledger.staleness import compute_consumed_versions, list_read_ranges
 from tidemark.sources.late_arrivals import require_unchanged
 from tidemark.sources.stored_input import read_input_slices
-from tidemark.tables.run_files import within
+from tidemark.tables.run_files import filter_slices
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ def read_input_rows(spec: JobSpec) -> DataFrame:
     """
     plan, first = spec.plan, spec.slices[0]
     earlier_entries = [entry for entry in spec.ledger.entries.values() if entry.number < first]
-    consumed_by_side = [consumed_versions(earlier_entries, side) for side in range(len(plan.inputs))]
+    consumed_by_side = [compute_consumed_versions(earlier_entries, side) for side in range(len(plan.inputs))]
     if spec.late_arrival_policy != "append":  # Do not read late-arriving rows of earlier slices.
         consumed_by_side = [replace(consumed, by_slice=()) for consumed in consumed_by_side]
     rerun_entries = [entry for number in spec.slices if (entry := spec.ledger.entry(number))]
     if plan.pipeline.on_input_delete == "ignore":
         for side, source in enumerate(plan.inputs):
-            source.changes.require_rereadable(plan.grid, reads(rerun_entries, side))
+            source.changes.require_rereadable(plan.grid, list_read_ranges(rerun_entries, side))
     else:
         changed = [
             source.changes.find_changed_rows(plan.grid, first, consumed)
@@ -73,5 +73,5 @@ def _read_carried_rows(spark: SparkSession, spec: JobSpec, predecessor: Entry) -
             return read_buffered_rows(spark, plan.tables, number, plan.grid, predecessor.run)
         except CommitConflictError:
             raise spec.ledger.create_conflict_error(spec.slices[0]) from None
-    rows = within(staged.tables["checkpoint"].read(spark), "checkpoint", plan.grid, number, number + 1)
+    rows = filter_slices(staged.tables["checkpoint"].read(spark), "checkpoint", plan.grid, number, number + 1)
     return to_replay_rows(rows, plan.grid)

@@ -13,7 +13,7 @@ from tidemark.execution.job_spec import JobSpec
 from tidemark.execution.replay import ReplayResult
 from tidemark.execution.write import WrittenOutput
 from tidemark.joins.rules.flink_sql import HOUR_MS
-from tidemark.ledger.config_fingerprint import settings_up_to_slice
+from tidemark.ledger.config_fingerprint import remove_later_restarts
 from tidemark.ledger.entry import Counts, Entry
 from tidemark.ledger.state_fingerprint import compute_fingerprints
 from tidemark.watermarks.values import END_OF_INPUT, Watermarks
@@ -140,7 +140,7 @@ def _create_entries(
             run=spec.run,
             attempt=spec.attempts[number],
             commit=spec.commit,
-            settings=settings_up_to_slice(plan.settings_json, plan.grid, number),
+            settings=remove_later_restarts(plan.settings_json, plan.grid, number),
             versions=(left_version, right_version),
             table_ids=(left_table_id, right_table_id),
             watermarks=end_watermarks[number],

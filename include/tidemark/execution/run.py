@@ -17,7 +17,7 @@ from tidemark.delta.table import OpenTables
 from tidemark.errors import CheckFailedError, FaultError, StoppedError
 from tidemark.execution.job import JobResult, run_job
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import repaired_until, restorable, stale
+from tidemark.ledger.staleness import count_slices_until_valid, find_restorable_start, find_stale_slices
 from tidemark.ledger.transaction import LedgerTransaction
 from tidemark.planning.plan import Plan
 from tidemark.quality.gx.data_docs import write_docs
@@ -80,7 +80,7 @@ def execute(
 def _find_readable_stale(plan: Plan, ledger: Ledger, after: int = -1) -> set[int]:
     """Find the stale slices after slice `after` (exclusive) whose inputs may be read."""
     end = find_readable_end(plan.upstreams)
-    return {number for number in stale(ledger, after) if end is None or number < end}
+    return {number for number in find_stale_slices(ledger, after) if end is None or number < end}
 
 
 @dataclass
@@ -114,7 +114,7 @@ class _PlanExecution:
         first = min(self.stale_slices)
         earlier_runs = self.plan.ledger.runs  # Their checkpoints may have expired.
         available_runs = self.ledger.runs - earlier_runs | (self.plan.available_checkpoints & earlier_runs)
-        start, stop = restorable(self.ledger, first, available_runs), pending[0] if pending else None
+        start, stop = find_restorable_start(self.ledger, first, available_runs), pending[0] if pending else None
         last, end = first, find_readable_end(self.plan.upstreams)
         while last + 1 - first < self.cascade_size and last + 1 in self.ledger.entries and last + 1 not in (stop, end):
             last += 1
@@ -129,7 +129,7 @@ class _PlanExecution:
         result = run_job(self.spark, self.plan, self.ledger, slices, runs_by_name, partial(self.progress, slices))
         self.last_run = result.staged
         if is_cascade:
-            result = result.truncate(repaired_until(self.ledger, result.entries))
+            result = result.truncate(count_slices_until_valid(self.ledger, result.entries))
         self.uncommitted.append(result)
         self.ledger = self.ledger.with_entries(result.entries)
         later_stale = _find_readable_stale(self.plan, self.ledger, after=result.slices[-1])
@@ -139,7 +139,7 @@ class _PlanExecution:
     def commit(self, results: Sequence[JobResult]) -> None:
         """Commit jobs, all or none, and apply the commit to the tables."""
         self.progress(results[-1].slices, "committing")
-        runs = [result.staged.only(self.spark, self.plan.grid, result.slices) for result in results]
+        runs = [result.staged.restage_slices(self.spark, self.plan.grid, result.slices) for result in results]
         rerun_slices = [entry.number for result in results for entry in result.entries if entry.attempt > 1]
         rows = [row for result in results for row in result.rows]
         transaction = LedgerTransaction.prepare(
@@ -182,7 +182,7 @@ class _PlanExecution:
         return f"stopped before slice {self.plan.grid.label(slices[0])}; {consequence}"
 
     def _format_disk_full_message(self) -> str:
-        new_commits = self.ledger.number - self.plan.ledger.number
+        new_commits = self.ledger.last_commit - self.plan.ledger.last_commit
         vacuum = f"tidemark tables vacuum {format_cli_arguments(to_live(self.plan.pipeline))} --older-than '1 hour'"
         return (
             f"the disk is full: {self.plan.tables.root} (or Spark's local directory) has no more room; "

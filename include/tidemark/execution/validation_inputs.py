@@ -16,9 +16,9 @@ from tidemark.execution.row_accounting import RowAccounting
 from tidemark.execution.state_metrics import compute_bounded_metrics
 from tidemark.execution.write import WrittenOutput
 from tidemark.quality.baseline_checks import MetricDetails, compare_with_baseline
-from tidemark.quality.evaluation_scope import JobRows, find_earlier_slices, find_last_slices_of_days
+from tidemark.quality.evaluation_scope import ValidationRows, find_earlier_slices, find_last_slices_of_days
 from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN, RUN_COLUMN
-from tidemark.tables.run_files import read_slices, within
+from tidemark.tables.run_files import filter_slices, read_slices
 from tidemark.tables.table_changes import QUARANTINED
 from tidemark.timegrid.slices import group_consecutive
 from tidemark.watermarks.row_status import is_filtered
@@ -26,7 +26,7 @@ from tidemark.watermarks.row_status import is_filtered
 
 def collect_output_rows(
     spec: JobSpec, written: WrittenOutput, accounting: RowAccounting, metric_details: MetricDetails
-) -> JobRows:
+) -> ValidationRows:
     """Collect the rows that a job has written, and the metrics of its slices."""
     plan, spark = spec.plan, written.emissions.sparkSession
     tables = {"emissions": written.emissions}
@@ -40,10 +40,12 @@ def collect_output_rows(
     }
     metrics = compare_with_baseline(spec.ledger.entries, accounting.entries, spec.slices, plan.grid)
     metrics = metrics.assign(**compute_bounded_metrics(spec, written))
-    return JobRows(_list_slice_starts(spec), tables, days, earlier_row_readers, metrics, metric_details, plan.grid)
+    return ValidationRows(
+        _list_slice_starts(spec), tables, days, earlier_row_readers, metrics, metric_details, plan.grid
+    )
 
 
-def collect_input_rows(spec: JobSpec, rows: DataFrame) -> JobRows:
+def collect_input_rows(spec: JobSpec, rows: DataFrame) -> ValidationRows:
     """Collect normalized rows of a job's inputs, in the columns of their input, without those that `where` excludes.
 
     An input's own column `_slice` is left out. Outputs of Tidemark have one.
@@ -55,7 +57,7 @@ def collect_input_rows(spec: JobSpec, rows: DataFrame) -> JobRows:
         names = (name for name in rows.select(f"{side}.*").columns if name.lower() != "_slice")
         columns = (F.col(side)[name].alias(name) for name in names)
         tables[side] = rows.where(F.col("side") == side).select(slice_start, *columns)
-    return JobRows(_list_slice_starts(spec), tables)
+    return ValidationRows(_list_slice_starts(spec), tables)
 
 
 def _list_slice_starts(spec: JobSpec) -> list[int]:
@@ -87,7 +89,7 @@ def _read_earlier_rows(spark: SparkSession, spec: JobSpec, table: str, slices: r
             if run is None:
                 parts.append(read_slices(spark, plan.tables, table, plan.grid, span))
             elif staged := spec.uncommitted_runs[run].tables.get(table):
-                parts.append(within(staged.read(spark), table, plan.grid, span.start, span.stop))
+                parts.append(filter_slices(staged.read(spark), table, plan.grid, span.start, span.stop))
     if table == "emissions":  # expectations are evaluated on the rows that the join emitted
         quarantined = _read_earlier_rows(spark, spec, QUARANTINED, slices)
         if quarantined is not None:

@@ -100,7 +100,3 @@ def list_available_checkpoints(tables: PipelineTables, entries: Iterable[Entry],
 
 def _slice_number(name: str, grid: Grid) -> Column:
     return grid.number_column(F.unix_micros(name))
-
-
-# Until execution/ uses the new name.
-buffered_after = filter_buffered_rows

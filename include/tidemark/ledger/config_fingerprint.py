@@ -58,7 +58,3 @@ def find_slices_with_other_settings(entries: Iterable[Entry], settings: str, gri
     for entry in entries:
         if setting_diff := describe_setting_diff(entry.settings, remove_later_restarts(settings, grid, entry.number)):
             yield entry.number, setting_diff
-
-
-# Until execution/ uses the new name.
-settings_up_to_slice = remove_later_restarts

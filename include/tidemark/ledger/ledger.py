@@ -133,12 +133,6 @@ class Ledger:
         last_commit = int(stored["commit"].max()) if len(stored) else 0
         return cls(tables, grid, rows, entries, frozenset(stored["run"]), last_commit)
 
-    # Until execution/ uses the new name.
-    @property
-    def number(self) -> int:
-        """Number of the last commit."""
-        return self.last_commit
-
     @property
     def last(self) -> Entry | None:
         """The last committed slice."""

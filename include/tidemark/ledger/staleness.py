@@ -205,11 +205,3 @@ def _find_newest_run(ledger: Ledger) -> Entry | None:
 
 def _has_read(entry: Entry, versions: tuple[int, int]) -> bool:
     return all(read >= version for read, version in zip(entry.versions, versions, strict=True))
-
-
-# Until execution/ uses the new names.
-stale = find_stale_slices
-restorable = find_restorable_start
-repaired_until = count_slices_until_valid
-reads = list_read_ranges
-consumed_versions = compute_consumed_versions

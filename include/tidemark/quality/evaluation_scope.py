@@ -89,7 +89,3 @@ def find_earlier_slices(grid: Grid, slices: range, days: Mapping[int, int]) -> r
     """Return the slices before these that begin on or after the earliest of some days."""
     first = grid.first_from(grid.start_of_day(min(days, default=0)))
     return range(min(slices.start, max(0, first)), slices.start)
-
-
-# Until execution/ uses the new name.
-JobRows = ValidationRows

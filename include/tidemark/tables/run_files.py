@@ -89,9 +89,6 @@ class StagedRun:
         }
         return replace(self, slices=slices, tables=tables)
 
-    # Until execution/ uses the new name.
-    only = restage_slices
-
 
 def stage_run(rows: DataFrame, table: str, run: str) -> StagedFiles:
     """Write rows of a run to a new folder."""
@@ -175,8 +172,3 @@ def _place(span: range | None, slices: range) -> Place:
     if span.stop <= slices.start or span.start >= slices.stop:
         return "outside"
     return "inside" if span.start >= slices.start and span.stop <= slices.stop else "across"
-
-
-# Until execution/ uses the new names.
-within = filter_slices
-new_run = create_run_name
