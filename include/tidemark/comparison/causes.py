@@ -38,6 +38,8 @@ made it late by `_lateness_ms`, and the input that determined it, `_limiting_sid
 _DROPPED = ("late", "late_for_window")
 _LATE = (*_DROPPED, "late_but_processed")
 _MATCHED = ("matched", "semi")
+_INPUT_SETTINGS = ("watermark_delay", "recorded_watermark", "partition", "idle_timeout", "where", "filter")
+"""Settings of an input, without its table and clock, that affect the output."""
 
 
 @dataclass(frozen=True)
@@ -463,6 +465,6 @@ def _has_reason(*reasons: str) -> Callable[[Column], Column]:
 def _select_settings(pipeline: Pipeline) -> dict[str, Any]:
     """Return the settings that affect the output, by dotted name, without tables and clocks."""
     settings = flatten_settings(pipeline.output_affecting_settings(include_defaults=True))
-    watermarks = tuple(f"{side}.{name}" for side in SIDES for name in ("watermark_delay", "recorded_watermark"))
+    inputs = tuple(f"{side}.{name}" for side in SIDES for name in _INPUT_SETTINGS)
     prefixes = ("dialect", "time_bounds", "time_zone", "join.", "explode", "restarts", "watermark_strategy", "spark.")
-    return {name: value for name, value in settings.items() if name.startswith((*prefixes, *watermarks))}
+    return {name: value for name, value in settings.items() if name.startswith((*prefixes, *inputs))}
