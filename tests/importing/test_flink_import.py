@@ -761,10 +761,11 @@ def test_page_names_the_public_jobs():
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.skipif(not FLINK.exists(), reason="Flink is not installed: make flink-reference installs it")
-def test_planner_answers_as_recorded(monkeypatch):
+@pytest.mark.parametrize("name", ["orders", "alter", "statements"])
+def test_planner_answers_as_recorded(name, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv(flink_planner.FLINK_PYTHON_VARIABLE, str(FLINK))
-    record = ANSWERS["orders"]
+    record = ANSWERS[name]
 
     assert flink_planner.run_planner(record.script, {}) == record.answer
 

@@ -303,7 +303,7 @@ def _list_changelog_omissions(inputs: Mapping[SideName, PlanInput], job: JobSett
     """Yield tables that may be changelogs, which only the job's own connector shows."""
     for rows in inputs.values():
         connector = job.tables.get(rows.table, {}).get("connector", "")
-        if rows.has_primary_key and connector not in _APPEND_ONLY_CONNECTORS and not rows.join_node:
+        if rows.has_primary_key and connector and connector not in _APPEND_ONLY_CONNECTORS:
             yield Omission(
                 f"primary key of {rows.short_name}",
                 f"If the connector {connector} reads updates, Flink refuses the join. Import the job's COMPILE PLAN.",

@@ -18,7 +18,8 @@ _MAX_DESCRIPTION = 110
 _NODE = frozenset({"id", "type", "configuration", "inputProperties", "outputType", "description"})
 _JOIN_SPEC = frozenset({"joinType", "leftKeys", "rightKeys", "filterNulls", "nonEquiCondition"})
 _TIME_BOUNDS = frozenset({"isEventTime", "leftLowerBound", "leftUpperBound", "leftTimeIndex", "rightTimeIndex"})
-_WINDOWING = frozenset({"strategy", "window", "timeAttributeType", "windowStart", "windowEnd", "isRowtime"})
+_WINDOWING = frozenset({"strategy", "window", "timeAttributeType", "timeAttributeIndex", "windowStart", "windowEnd"})
+_WINDOWING |= {"sliceEnd", "isRowtime"}
 _WINDOW = frozenset({"type", "size", "slide", "maxSize", "step", "gap", "offset", "partition_key_indices"})
 _PROPERTIES: dict[str, frozenset[str]] = {
     "": _NODE | {"joinSpec", "intervalJoinSpec", "leftWindowing", "rightWindowing"},

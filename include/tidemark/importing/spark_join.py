@@ -453,7 +453,8 @@ def _check_reader(side: SideName, rows: SparkInput) -> None:
 def _list_reader_omissions(side: SideName, rows: SparkInput) -> Iterator[Omission]:
     """Yield the options of a reader that change which rows it reads."""
     for name in _STARTS:
-        if value := rows.options.get(name.lower()):
+        value = rows.options.get(name.lower())
+        if value and value != "earliest":
             yield Omission(
                 f"{side}.arrival.starting_version",
                 f"The reader has {name} {value}, and the pipeline reads the table from its beginning. Pass --arrival "
