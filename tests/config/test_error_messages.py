@@ -276,7 +276,7 @@ SQL_SESSIONS = {"dialect": "flink-sql", "join__interval": None, "join__window": 
             {"time_zone": "Europe/Berln"},
             "'Europe/Berln' is not in the IANA time zone database. Did you mean Europe/",
         ),
-        ({"time_zone": "+02:00"}, "time_zone: '+02:00' is an offset, which Flink SQL does not accept. Write a name"),
+        ({"time_zone": "+02:00"}, "time_zone: '+02:00' is an offset, not a name. Write a name of the IANA"),
         ({"time_zone": "CET"}, "time_zone: 'CET' is not in the IANA time zone database. Write one such as"),
         ({"time_zone": "Europe/Berlin"}, "time_zone: needs windows, because interval bounds are equal in every zone"),
         (

@@ -3,7 +3,7 @@
 import copy
 import json
 import re
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,10 +18,12 @@ from tidemark.config import load_pipeline
 from tidemark.errors import ImportRefusedError, PipelineFileError
 from tidemark.importing import flink_planner
 from tidemark.importing.draft_completion import ImportOptions, create_draft
+from tidemark.importing.expressions import Call, Column
 from tidemark.importing.flink_bounds import CLEANUP, TIME_ZONE
-from tidemark.importing.flink_join import IDLE_TIMEOUT
+from tidemark.importing.flink_input import PlanInput
+from tidemark.importing.flink_join import IDLE_TIMEOUT, JobSettings, _check_append_only, _read_event_time
 from tidemark.importing.flink_output import read_output
-from tidemark.importing.flink_plan import create_plan
+from tidemark.importing.flink_plan import PlanNode, create_plan
 from tidemark.importing.sources import import_compiled_plan
 
 PROJECT = Path(__file__).parents[2]
@@ -405,7 +407,7 @@ def test_import_names_settings_of_the_job_that_it_does_not_read(import_plan, cap
     assert import_plan(get_plan("orders"), *FILLED, "--conf", f"{CLEANUP}s=1 h", "--conf", f"{TIME_ZONE}=UTC") == 0
 
     output = " ".join(capsys.readouterr().out.split())
-    assert f"- {CLEANUP}s: It does not decide which rows are late. Did you mean {CLEANUP}?" in output
+    assert f"- {CLEANUP}s: The import does not read it. Did you mean {CLEANUP}?" in output
     assert f"- {TIME_ZONE}" not in output
 
 
@@ -492,6 +494,113 @@ def test_import_with_mini_batches_is_refused_if_watermarks_matter(script, import
     else:
         assert import_plan(plan, *FILLED) == 2
         assert "is delayed to the ends of mini-batches" in " ".join(capsys.readouterr().err.split())
+
+
+def test_import_of_an_earlier_flink_whose_inputs_can_be_idle_leaves_its_version_out(import_plan, capsys, tmp_path):
+    idle = ["--conf", f"{IDLE_TIMEOUT}=30 s"]
+
+    assert import_plan(get_plan("orders") | {"flinkVersion": "1.17"}, *FILLED, *idle) == 0
+    assert "- flink_version: The plan is of Flink 1.17, whose join keeps its watermark" in capsys.readouterr().out
+    pipeline = load_pipeline("p.yaml")
+    assert pipeline.flink_version is None
+    assert pipeline.join.min_cleanup_interval == "half"
+    assert import_plan(get_plan("orders") | {"flinkVersion": "2.2"}, *FILLED, *idle, output="q.yaml") == 0
+    assert load_pipeline("q.yaml").flink_version == "2.2"
+
+
+@pytest.mark.parametrize(("version", "code"), [("1.17", 0), ("2.3", 0), ("2.4", 2), ("3.0", 2), ("next", 2)])
+def test_import_of_a_plan_of_a_later_flink_is_refused(version, code, import_plan, capsys):
+    assert import_plan(get_plan("orders") | {"flinkVersion": version}, *FILLED) == code
+    if code:
+        assert f"the plan is of Flink {version}, and plans are read up to 2.3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("script", "path", "name"),
+    [
+        ("orders", (), "earlyFireDelay"),
+        ("orders", ("intervalJoinSpec", "windowBounds"), "intervalJoinSpec.windowBounds.grace"),
+        ("orders", ("intervalJoinSpec", "joinSpec"), "intervalJoinSpec.joinSpec.hint"),
+        ("windows", ("leftWindowing", "window"), "leftWindowing.window.trigger"),
+    ],
+)
+def test_import_of_a_join_with_an_unknown_property_is_refused(script, path, name, import_plan, capsys):
+    plan = get_plan(script)
+    target = next(node for node in plan["nodes"] if re.search("interval-join|window-join", node["type"]))
+    for part in path:
+        target = target[part]
+    target[name.rpartition(".")[2]] = None
+    assert import_plan(plan, *FILLED, "--conf", f"{TIME_ZONE}=UTC") == 0
+    target[name.rpartition(".")[2]] = 60_000
+
+    assert import_plan(plan, *FILLED, "--conf", f"{TIME_ZONE}=UTC", output="q.yaml") == 2
+    assert f"has the property {name}, which is not read" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(("precision", "event_time"), [(0, "TODO"), (2, "TODO"), (3, "order_ts"), (6, "order_ts")])
+def test_import_of_an_event_time_without_its_milliseconds_leaves_it_open(precision, event_time):
+    cast = Call("CAST", (Column(("order_ts",), "TIMESTAMP(6)"),), f"TIMESTAMP({precision})")
+
+    assert _read_event_time(cast, PlanNode(1, "watermark-assigner", {}, ())).value == event_time
+
+
+@pytest.mark.parametrize(
+    ("options", "is_refused"),
+    [
+        ({"connector": "confluent", "changelog.mode": "upsert"}, True),
+        ({"connector": "confluent", "changelog.mode": "retract"}, True),
+        ({"connector": "confluent", "changelog.mode": "append"}, False),
+        ({"connector": "upsert-kafka"}, True),
+        ({"connector": "kafka", "value.format": "debezium-json"}, True),
+        ({"connector": "kafka"}, False),
+    ],
+)
+def test_check_append_only_refuses_changelogs(options, is_refused):
+    rows = PlanInput("t", {}, (), PlanNode(1, "table-source-scan", {}, ()))
+    job = JobSettings({}, {"t": options}, is_job_plan=False)
+
+    with pytest.raises(ImportRefusedError, match="is a changelog") if is_refused else nullcontext():
+        _check_append_only("left", rows, job)
+
+
+def test_import_names_tables_that_may_be_changelogs(import_script, capsys):
+    import_script("forms", "--join", "2")
+
+    out = " ".join(capsys.readouterr().out.split())
+    assert "- primary key of prod.shop.orders: If the connector iceberg reads updates, Flink refuses the join." in out
+    assert "primary key of prod.shop.shipments" not in out
+
+
+def test_import_reads_tables_after_they_were_changed_or_copied(import_script, tmp_path, capsys):
+    pipeline = import_script("alter", "--join", "1")
+
+    assert pipeline.left.watermark_delay == pipeline.right.watermark_delay == timedelta(minutes=1)
+    assert pipeline.left.idle_timeout == pipeline.right.idle_timeout == timedelta(seconds=40)
+    assert pipeline.left.where == "order_id > 7 AND region = 'x'"
+    assert main(["import", "alter.sql", "--join", "2", *FILLED]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert "the right input (default_catalog.default_database.corrections) is a changelog with updates" in message
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_import_reads_queries_of_all_statements(number, import_script):
+    pipeline = import_script("statements", "--join", str(number))
+
+    assert -pipeline.join.interval.lower == timedelta(minutes=number)
+    assert pipeline.name == ("joined_rows" if number < 3 else "sink")
+    if number == 1:
+        assert pipeline.select == {"w": "right_v", "v": "left_v"}
+
+
+def test_import_of_a_script_with_a_byte_order_mark_reads_it(import_plan, tmp_path):
+    (tmp_path / "plan.json").write_text(json.dumps(get_plan("orders")), encoding="utf-8-sig")
+
+    assert main(["import", "plan.json", "--output", "p.yaml", *FILLED]) == 0
+
+
+@pytest.mark.parametrize(("zone", "name"), [("GMT+08:00", "Etc/GMT-8"), ("GMT-03:00", "Etc/GMT+3")])
+def test_import_of_a_time_zone_of_whole_hours_has_its_name(zone, name, import_script):
+    assert import_script("windows", "--join", "1", "--conf", f"{TIME_ZONE}={zone}").time_zone == name
 
 
 def test_import_of_windows_in_two_time_zones_is_refused(import_plan, capsys):
@@ -652,10 +761,11 @@ def test_page_names_the_public_jobs():
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.skipif(not FLINK.exists(), reason="Flink is not installed: make flink-reference installs it")
-def test_planner_answers_as_recorded(monkeypatch):
+@pytest.mark.parametrize("name", ["orders", "alter", "statements"])
+def test_planner_answers_as_recorded(name, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv(flink_planner.FLINK_PYTHON_VARIABLE, str(FLINK))
-    record = ANSWERS["orders"]
+    record = ANSWERS[name]
 
     assert flink_planner.run_planner(record.script, {}) == record.answer
 

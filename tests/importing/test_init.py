@@ -228,11 +228,26 @@ def test_kafka_records_arrive_by_their_timestamp_and_offset(propose):
     assert pipeline.left.event_time.column == "event_time"
 
 
-@pytest.mark.parametrize("names", [("k", "event_time"), ("k", "event_time", "commit")])
-def test_table_of_many_commits_arrives_by_commit(names, propose):
-    left = {name: {**USUAL, "commit": key}[name] for name in names}
+def move_commits(lake, start=START, distance=timedelta(minutes=11)):
+    """Change the times of the commits of both tables."""
+    for file in lake.glob("*/_delta_log/*.json"):
+        actions = [json.loads(line) for line in file.read_text().splitlines()]
+        for action in actions:
+            if "commitInfo" in action:
+                action["commitInfo"]["timestamp"] = to_micros(start + int(file.stem) * distance) // 1000
+        file.write_text("\n".join(map(json.dumps, actions)))
 
-    pipeline = propose(left, USUAL)
+
+@pytest.mark.parametrize("names", [("k", "event_time"), ("k", "event_time", "commit")])
+def test_table_of_many_commits_arrives_by_commit(names, lake, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    left = {name: {**USUAL, "commit": key}[name] for name in names}
+    write_table(lake, "left", create_rows(1, **left))
+    write_table(lake, "right", create_rows(2, **USUAL))
+    move_commits(lake)
+
+    assert main(["init", "left", "right", "--lake", str(lake), "--output", "p.yaml", *BOUNDS]) == 0
+    pipeline = load_pipeline(tmp_path / "p.yaml")
 
     assert type(pipeline.left.arrival).__name__ == "CommitArrival"
     assert pipeline.left.arrival.is_bare_word == ("commit" not in names)
@@ -245,6 +260,43 @@ def test_column_named_commit_can_be_the_arrival(propose):
     pipeline = propose(tables, tables, "--arrival", "column commit")
 
     assert pipeline.left.arrival.column == "commit"
+
+
+def test_table_that_was_loaded_at_once_has_no_clear_arrival(lake, refuse):
+    write_table(lake, "left", create_rows(1, **USUAL))
+    write_table(lake, "right", create_rows(2, k=key, event_time=event))
+
+    message = refuse("left", "right", *BOUNDS)
+
+    assert "the arrival of the right input is not clear" in message
+    assert "commit (12 commits with rows, the rows of a commit at the same time, during" in message
+
+
+def test_arrivals_of_two_clocks_are_refused_unless_they_are_decided(lake, refuse, tmp_path):
+    write_table(lake, "left", create_rows(1, **USUAL))
+    write_table(lake, "right", create_rows(2, k=key, event_time=event))
+    move_commits(lake, start=datetime(2026, 5, 1, tzinfo=UTC))
+
+    message = refuse("left", "right", *BOUNDS)
+
+    assert "the inputs have no arrival in common: left 2024-05-01T00:00" in message
+    decided = ["--set", "left.arrival=received_at", "--set", "right.arrival=commit", "--set", "slices.every=1000 days"]
+    assert main(["init", "left", "right", "--lake", str(lake), "--output", "p.yaml", *BOUNDS, *decided]) == 0
+
+
+def test_key_of_a_number_and_a_text_is_cast(propose):
+    number = {**USUAL, "n": lambda number, *_: number}
+    text = {**USUAL, "t": lambda number, *_: str(number)}
+
+    pipeline = propose(number, text, "--key", "n=T")
+
+    assert [(pair.left, pair.right) for pair in pipeline.join.keys] == [("CAST(n AS STRING)", "T")]
+
+
+def test_key_of_types_that_are_not_compared_is_refused(usual_tables, refuse):
+    message = refuse("left", "right", *BOUNDS, "--key", "k=received_at")
+
+    assert "--key: k is string and received_at is timestamp, which a join does not compare." in message
 
 
 def test_few_commits_are_no_clear_arrival(lake, refuse):

@@ -3,17 +3,20 @@
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tidemark.cli.app import main
 from tidemark.config import load_pipeline
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant
-from tidemark.errors import UserError
+from tidemark.errors import ImportRefusedError, UserError
 from tidemark.importing.draft_completion import ImportOptions, _create_table, create_draft
 from tidemark.importing.pipeline_writer import format_pipeline_file
-from tidemark.importing.spark_join import import_spark_join
+from tidemark.importing.spark_input import SparkInput
+from tidemark.importing.spark_join import _check_reader, import_spark_join
 from tidemark.importing.spark_query import _find_function, read_plan, read_settings
 from tidemark.importing.stream_join import StreamInput
 from tidemark.sources.resolution import open_inputs
@@ -181,6 +184,59 @@ def uneven():
     return first.join(second, "w").where(SAME)
 
 
+BOUND = f"{SAME} AND clickTime BETWEEN impressionTime AND impressionTime + interval"
+
+
+def days():
+    return watermarked[0].join(watermarked[1], F.expr(f"{BOUND} 7 days"))
+
+
+def text_filter():
+    second = clicks.where("clickTime > '2024-01-01'").withWatermark("clickTime", "3 hours")
+    return watermarked[0].join(second, F.expr(f"{BOUND} 1 hour"))
+
+
+def residual_time():
+    return watermarked[0].join(watermarked[1], F.expr(f"{BOUND} 1 hour AND date(clickTime) = date'2024-01-01'"))
+
+
+def residual_time_after():
+    return watermarked[0].join(watermarked[1], F.expr(f"{BOUND} 1 hour")).where("clickTime IS NOT NULL")
+
+
+def other_times():
+    first, second = (rows.withColumn(name, F.expr(f"timestamp_millis({name}Id)"))
+                     for name, rows in zip(("impression", "click"), watermarked))
+    return first.join(second, F.expr(f"{SAME} AND click >= impression"))
+
+
+def no_watermarks():
+    return impressions.join(clicks, F.expr(f"{BOUND} 1 hour"))
+
+
+def with_parts(spark):
+    watermarked[0].createOrReplaceTempView("impressions")
+    watermarked[1].createOrReplaceTempView("clicks")
+    parts = "i AS (SELECT impressionTime, impressionId FROM impressions WHERE impressionId > 1), c AS (TABLE clicks)"
+    return spark.sql(f"WITH {parts} SELECT impressionId AS _id, clickId AS id FROM i JOIN c ON {BOUND} 1 hour")
+
+
+def with_part_twice(spark):
+    impressions.withWatermark("impressionTime", "1 hour").createOrReplaceTempView("impressions")
+    condition = "a.impressionId = b.impressionId AND b.impressionTime = a.impressionTime"
+    part = "i AS (SELECT * FROM impressions WHERE impressionId > 1)"
+    return spark.sql(f"WITH {part} SELECT a.impressionId FROM i AS a JOIN i AS b ON {condition}")
+
+
+def repartitioned():
+    return watermarked[0].repartition(3).join(watermarked[1].coalesce(1), F.expr(f"{BOUND} 1 hour"))
+
+
+def epoch(spark):
+    first = impressions.select("impressionId", F.expr("CAST(impressionId AS TIMESTAMP) AS impressionTime"))
+    return first.withWatermark("impressionTime", "1 hour").join(watermarked[1], F.expr(f"{BOUND} 1 hour"))
+
+
 def broken():
     raise ValueError("no broker")
 """
@@ -199,6 +255,9 @@ REASONS = {
     "escaped_filter": "a filter of an input has LikeWithEscape",
     "null_safe": "is compared by <=>",
     "uneven": "windows of different sizes",
+    "residual_time": "reads timestamp, the event time of the right input",
+    "residual_time_after": "reads timestamp, the event time of the right input",
+    "other_times": "are not those of withWatermark",
     "broken": "broken failed: ValueError: no broker",
     "missing": "has no function missing",
 }
@@ -252,6 +311,121 @@ def test_import_of_a_query_that_a_pipeline_cannot_express_is_refused(spark, quer
     assert not list(tmp_path.glob("*.yaml"))
     assert main(["import", f"{queries}:chained", "--join", "2", *FILLED]) == 0
     assert "before Join" in capsys.readouterr().out
+
+
+ZONE = "spark.sql.session.timeZone"
+
+
+def test_import_of_days_in_another_time_zone_is_refused(spark, queries, capsys):
+    assert main(["import", f"{queries}:days", *FILLED]) == 0
+    assert f"- {ZONE}: The query is analysed in UTC." in capsys.readouterr().out
+    assert load_pipeline("days.yaml").join.interval.upper.days == 7
+
+    berlin = ["--conf", f"{ZONE}=Europe/Berlin"]
+    assert main(["import", f"{queries}:days", *FILLED, *berlin, "--output", "berlin.yaml"]) == 2
+    assert "adds days in the time zone Europe/Berlin" in " ".join(capsys.readouterr().err.split())
+    assert spark.conf.get(ZONE) == "UTC"
+
+
+def test_import_analyses_the_query_in_the_time_zone_of_the_job(spark, queries, capsys):
+    berlin = ["--conf", f"{ZONE}=Europe/Berlin"]
+
+    assert main(["import", f"{queries}:text_filter", *FILLED, *berlin]) == 2
+    assert "a cast in the time zone Europe/Berlin" in " ".join(capsys.readouterr().err.split())
+    assert main(["import", f"{queries}:documented", *FILLED, *berlin]) == 0
+    assert ZONE not in capsys.readouterr().out
+    assert main(["import", f"{queries}:days", *FILLED, "--conf", f"{ZONE}=Nowhere"]) == 2
+    assert f"--conf {ZONE}=Nowhere: Spark refuses it." in " ".join(capsys.readouterr().err.split())
+
+
+def test_import_of_an_inner_join_without_watermarks_has_no_delays(spark, queries):
+    assert main(["import", f"{queries}:no_watermarks", *FILLED]) == 0
+
+    pipeline = load_pipeline("no_watermarks.yaml")
+    assert pipeline.join.interval.upper.total_seconds() == 3600
+    assert pipeline.left.watermark_delay is pipeline.right.watermark_delay is None
+    assert pipeline.left.event_time.column == "timestamp"
+
+
+def test_import_reads_parts_of_with_and_repartitions(spark, queries):
+    for function in ("with_parts", "with_part_twice", "repartitioned"):
+        assert main(["import", f"{queries}:{function}", *FILLED]) == 0
+
+    pipeline = load_pipeline("with_parts.yaml")
+    assert (pipeline.left.where, pipeline.right.where) == ("value > 1", None)
+    assert pipeline.join == load_pipeline("repartitioned.yaml").join
+    assert pipeline.select == {"id_2": "left_value", "id": "right_value"}
+    twice = load_pipeline("with_part_twice.yaml")
+    assert twice.left.where == twice.right.where == "value > 1"
+    assert twice.join.event_time_equality
+
+
+def test_import_of_a_cast_number_as_event_time_has_its_unit(spark, queries):
+    policy = ["--conf", "spark.sql.streaming.multipleWatermarkPolicy=MAX"]
+
+    assert main(["import", f"{queries}:epoch", *FILLED, *policy]) == 0
+
+    pipeline = load_pipeline("epoch.yaml")
+    assert (pipeline.left.event_time.column, pipeline.left.event_time.unit) == ("value", "s")
+    assert pipeline.spark.multiple_watermark_policy == "max"
+
+
+@pytest.fixture
+def read_delta(lake, write, monkeypatch):
+    """Return a function that writes a module with a query over Delta tables with options of the left reader."""
+    for side in SIDES:
+        write(side, [], SCHEMA)
+    monkeypatch.chdir(lake)
+    monkeypatch.setenv("TIDEMARK_LAKE", str(lake))
+
+    def write_module(options):
+        Path(lake, "delta_queries.py").write_text(f"""
+from pyspark.sql import functions as F
+
+
+def build(spark):
+    left, right = (
+        spark.readStream.format("delta").options(**options).load(f"{lake}/{{side}}").withWatermark("happened", "1 hour")
+        for side, options in (("left", {options!r}), ("right", {{}}))
+    )
+    return left.alias("l").join(right.alias("r"), F.expr("l.k = r.k AND r.happened = l.happened"))
+""")
+        sys.modules.pop("delta_queries", None)
+        return "delta_queries:build"
+
+    yield write_module
+    sys.modules.pop("delta_queries", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        ({"startingVersion": "0"}, 0),
+        ({"startingVersion": "latest"}, "TODO"),
+        ({"startingTimestamp": "2024-01-01"}, "TODO"),
+    ],
+)
+def test_import_writes_where_the_reader_begins_or_leaves_it_open(options, value, spark, read_delta, lake, capsys):
+    source = read_delta(options)
+    offsets = lake / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True, exist_ok=True)
+    (offsets / "0").write_text(f"v1\n{json.dumps({'batchTimestampMs': 1_704_067_199_500})}\n{{}}")
+    name = next(iter(options))
+
+    assert main(["import", source, "--arrival", "arrived", "--output", "c.yaml"]) == 0
+    assert f"- left.arrival.starting_version: The reader has {name} {options[name]}" in capsys.readouterr().out
+    assert main(["import", source, "--arrival", "checkpoint:checkpoint", "--output", "r.yaml"]) == 0
+    assert "left.arrival.starting_version: The reader" not in capsys.readouterr().out
+    content = yaml.safe_load(Path("r.yaml").read_text())
+    assert content["left"]["arrival"]["starting_version"] == value
+    assert "starting_version" not in content["right"]["arrival"]
+
+
+def test_import_of_a_change_feed_is_refused():
+    rows = SparkInput("delta", {"readchangefeed": "true"}, {})
+
+    with pytest.raises(ImportRefusedError, match=r"reads the changes of a table \(readChangeFeed\)"):
+        _check_reader("left", rows)
 
 
 def test_import_with_a_checkpoint_replays_its_batches(spark, queries, tmp_path, capsys):

@@ -266,8 +266,8 @@ def _check_time_zone(value: Any) -> str:
         return value
     if isinstance(value, str) and _OFFSET.fullmatch(value):
         raise ValueError(
-            f"{value!r} is an offset, which Flink SQL does not accept. Write a name of the IANA database, such as "
-            "Europe/Berlin, or Etc/GMT-2 for a zone that is always 2 hours ahead of UTC."
+            f"{value!r} is an offset, not a name. Write a name of the IANA database, such as Europe/Berlin, or "
+            "Etc/GMT-2 for a zone that is always 2 hours ahead of UTC."
         )
     matches = get_close_matches(str(value), _list_time_zones(), n=1)
     hint = f"Did you mean {matches[0]}?" if matches else "Write one such as Europe/Berlin, or UTC."

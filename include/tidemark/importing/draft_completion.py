@@ -32,7 +32,11 @@ _ARRIVAL_FORMS = f"--arrival COLUMN, {_COMMIT}, kafka:COLUMN, checkpoint:PATH (S
 _URI = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/")
 _TIME_ZONE = TypeAdapter[str](TimeZone)
 _EXAMPLE_START = datetime(2000, 1, 1, tzinfo=UTC)
-_EXAMPLES: dict[str, Any] = {"slices.every": DEFAULT_SLICE, "time_zone": "UTC"}
+_EXAMPLES: dict[str, Any] = {
+    "slices.every": DEFAULT_SLICE,
+    "time_zone": "UTC",
+    **{f"{side}.arrival.starting_version": 0 for side in SIDES},
+}
 """Values in place of open settings, to check the other settings; `slices.start` is `_EXAMPLE_START`, rounded down."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from tidemark.importing.flink_plan import PlanNode
 CLEANUP = "table.exec.interval-join.min-cleanup-interval"
 TIME_ZONE = "table.local-time-zone"
 _UNSET_TIME_ZONE = "default"
+_WHOLE_HOURS = re.compile(r"(?:GMT|UTC)?([+-])(\d{1,2})(?::?00)?")
 
 
 def read_interval(node: PlanNode, inputs: Mapping[SideName, PlanInput], job_settings: Mapping[str, str]) -> Section:
@@ -159,4 +161,17 @@ def read_time_zone(node: PlanNode, job_settings: Mapping[str, str]) -> Section:
     if zone is None:
         origin = f"the job does not set {TIME_ZONE}, so it is the zone of Flink's machines: --conf {TIME_ZONE}=ZONE"
         return {"time_zone": Setting(PLACEHOLDER, origin)}
-    return {"time_zone": Setting(zone, TIME_ZONE)}
+    return {"time_zone": Setting(_to_named_zone(zone), f"{TIME_ZONE}: {zone}")}
+
+
+def _to_named_zone(zone: str) -> str:
+    """Return the IANA name of an offset of whole hours; other zones as they are.
+
+    >>> [_to_named_zone(zone) for zone in ("GMT+08:00", "GMT-3:00", "GMT+00:00", "GMT+05:30", "Asia/Tokyo")]
+    ['Etc/GMT-8', 'Etc/GMT+3', 'UTC', 'GMT+05:30', 'Asia/Tokyo']
+    """
+    if not (match := _WHOLE_HOURS.fullmatch(zone)):
+        return zone
+    sign, hours = match[1], int(match[2])
+    # The signs of these names are those of POSIX: Etc/GMT-8 is 8 hours ahead of UTC.
+    return f"Etc/GMT{'-' if sign == '+' else '+'}{hours}" if hours else "UTC"

@@ -18,6 +18,8 @@ _EXACT = (*_INTEGERS, "DECIMAL")
 _TEXT = ("CHAR", "VARCHAR", "STRING")
 _PLAIN = (*_INTEGERS, "BOOLEAN", "FLOAT", "DOUBLE", "DATE")
 """Types without a precision, a length or parts."""
+_UNBOUNDED = 2_147_483_647
+"""Length of a STRING."""
 _TIMESTAMPS = ("TIMESTAMP", "TIMESTAMP_LTZ")
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _POSTFIX = ("IS NULL", "IS NOT NULL", "IS TRUE", "IS NOT TRUE", "IS FALSE", "IS NOT FALSE")
@@ -70,7 +72,7 @@ def _write(expression: Expression, *, is_top: bool = False) -> str:
 
 
 def _is_operator(expression: Expression) -> bool:
-    return isinstance(expression, Call) and expression.name not in {*_FUNCTIONS, "CAST", "TO_TIMESTAMP_LTZ"}
+    return isinstance(expression, Call) and expression.name not in {*_FUNCTIONS, "CASE", "CAST", "TO_TIMESTAMP_LTZ"}
 
 
 def _write_call(call: Call) -> str:
@@ -89,8 +91,20 @@ def _write_call(call: Call) -> str:
             text = f"{_write(operand)} LIKE {quote_literal(pattern)}"
         case ("+" | "-" | "*" | "MOD", (left, right)) if _can_compute(left, right):
             text = f"{_write(left)} {_ARITHMETIC[name]} {_write(right)}"
+        case ("-", (operand,)) if _can_compute(operand, operand):
+            text = f"-{_write(operand)}"
+        case _:
+            text = _write_function(call)
+    return text
+
+
+def _write_function(call: Call) -> str:
+    name, operands = call.name, call.operands
+    match name, operands:
         case ("CAST", (operand,)):
             text = _write_cast(operand, call.dtype)
+        case ("CASE", (_, _, _, *_)) if len(operands) % 2:
+            text = _write_case(call)
         case ("TO_TIMESTAMP_LTZ", (operand, Literal(value=int(precision)))) if precision in _EPOCH_FUNCTIONS:
             text = f"{_EPOCH_FUNCTIONS[precision]}({_write(operand)})"
         case (_, (_, *_)) if name in _FUNCTIONS:
@@ -98,6 +112,29 @@ def _write_call(call: Call) -> str:
         case _:
             raise ImportRefusedError(f"calls {name}, which may differ in Spark SQL. Store its result as a column.")
     return text
+
+
+def _write_case(call: Call) -> str:
+    """Write CASE WHEN ... END, whose operands are conditions and values in turn, and the default.
+
+    Raises:
+        ImportRefusedError: A value has another type than the result, or a part differs.
+    """
+    *pairs, default = call.operands
+    values = [*pairs[1::2], default]
+    for value in values:
+        _check_padding(value)
+        dtype = _get_dtype(value)
+        roots = get_type_root(dtype), get_type_root(call.dtype)
+        is_equal = dtype == call.dtype or (roots[0] == roots[1] and roots[0] in _PLAIN) or _keeps_text(*roots)
+        if not is_equal and not (isinstance(value, Literal) and value.value is None):
+            raise ImportRefusedError(
+                f"has CASE with {dtype} as {call.dtype}, which engines convert differently. Cast it."
+            )
+    branches = [
+        f"WHEN {_write(condition)} THEN {_write(value)}" for condition, value in zip(pairs[::2], values, strict=False)
+    ]
+    return f"CASE {' '.join(branches)} ELSE {_write(default)} END"
 
 
 def _check_comparable(left: Expression, right: Expression) -> None:
@@ -139,18 +176,27 @@ def _write_cast(operand: Expression, dtype: str) -> str:
     source, target = get_type_root(_get_dtype(operand)), get_type_root(dtype)
     if source == target and (source in _PLAIN or _get_dtype(operand) == dtype):
         return _write(operand)
-    if source == target and source in _TIMESTAMPS and _get_length(dtype) >= _get_length(_get_dtype(operand)):
+    if source == target and source in _TIMESTAMPS and get_length(dtype) >= get_length(_get_dtype(operand)):
         return _write(operand)
-    if source in _TEXT and target in _TEXT and _get_length(dtype) >= _get_length(_get_dtype(operand)):
+    if _keeps_text(source, target) and get_length(dtype) >= get_length(_get_dtype(operand)):
         return _write(operand)
     if source in _INTEGERS and target in _INTEGERS and _INTEGERS.index(source) < _INTEGERS.index(target):
         return f"CAST({_write(operand)} AS {target})"
+    if source in _INTEGERS and target == "DOUBLE":
+        return f"CAST({_write(operand)} AS DOUBLE)"
+    if source in _INTEGERS and (target == "STRING" or get_length(dtype) == _UNBOUNDED):
+        return f"CAST({_write(operand)} AS STRING)"
     raise ImportRefusedError(
         f"casts {_get_dtype(operand)} to {dtype}, which may differ in Spark SQL. Store the result as a column."
     )
 
 
-def _get_length(dtype: str) -> int:
+def _keeps_text(source: str, target: str) -> bool:
+    """Return True if a type of text takes a text as it is. A CHAR adds spaces."""
+    return source in _TEXT and target in ("STRING", "VARCHAR")
+
+
+def get_length(dtype: str) -> int:
     """Return the length or precision of a type."""
     match = re.search(r"\((\d+)\)", dtype)
     return int(match[1]) if match else 1

@@ -74,6 +74,8 @@ class PlanInput:
     """Columns by which session windows are partitioned."""
     mini_batch_node: PlanNode | None = None
     """Operator that delays watermarks to the ends of mini-batches."""
+    has_primary_key: bool = False
+    """True if the table has a primary key, so that its connector may read updates."""
     sides_by_time: Mapping[Expression, SideName] = field(default_factory=dict)
     """Event times of another join's output, with the side of that join; empty for rows of a table."""
 
@@ -172,14 +174,21 @@ def _to_output_column(expression: Expression, side: SideName, time: Expression) 
 def _read_scan(node: PlanNode, side: SideName) -> PlanInput:
     table = node.content["scanTableSource"]["table"]
     resolved = table.get("resolvedTable") or {}
-    schema = (resolved.get("schema") or {}).get("columns")
+    table_schema = resolved.get("schema") or {}
+    schema = table_schema.get("columns")
     name = str(table.get("identifier") or "an anonymous table").replace("`", "")
     if schema is None:  # of a temporary table
         output = tuple(Column((field,), dtype) for field, dtype in list_fields(node.content["outputType"]))
         return _apply_abilities(PlanInput(name, {}, output, node), None, side)
     physical = [Column((c["name"],), format_type(c["dataType"])) for c in schema if not c.get("kind")]
     metadata = {str(c.get("metadataKey") or c["name"]): c for c in schema if c.get("kind") == "METADATA"}
-    rows = PlanInput(name, resolved.get("options") or {}, tuple(physical), node)
+    rows = PlanInput(
+        name,
+        resolved.get("options") or {},
+        tuple(physical),
+        node,
+        has_primary_key=bool(table_schema.get("primaryKey")),
+    )
     return _apply_abilities(rows, TableColumns(physical, metadata), side)
 
 

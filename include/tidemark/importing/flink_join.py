@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from tidemark.config.dialect_support import flink_version_defaults
 from tidemark.config.loader import PLACEHOLDER
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration
@@ -17,7 +18,7 @@ from tidemark.importing.draft import Omission, Section, Setting
 from tidemark.importing.expressions import Call, Column, Expression, Literal, list_conjuncts, transform_columns
 from tidemark.importing.flink_bounds import CLEANUP, read_interval, read_time_zone, read_windows
 from tidemark.importing.flink_durations import parse_flink_setting
-from tidemark.importing.flink_expression_sql import get_type_root, to_sql
+from tidemark.importing.flink_expression_sql import get_length, get_type_root, to_sql
 from tidemark.importing.flink_expressions import parse_expression
 from tidemark.importing.flink_input import PlanInput, find_join_time, trace_inputs
 from tidemark.importing.flink_output import JoinOutput, read_output
@@ -29,6 +30,13 @@ IDLE_TIMEOUT = "table.exec.source.idle-timeout"
 _EPOCH_UNITS = {0: "s", 3: "ms"}
 _CHANGELOG_CONNECTORS = re.compile(r"upsert-.*|.*-cdc")
 _CHANGELOG_FORMATS = ("debezium", "canal", "maxwell", "ogg")
+_CHANGELOG_MODE, _APPEND = "changelog.mode", "append"
+_APPEND_ONLY_CONNECTORS = ("kafka", "filesystem")
+"""Connectors whose tables are append-only, also with a primary key, unless their format is a changelog's."""
+_TIME_PRECISION = 3
+"""Precision of Flink's event times: milliseconds."""
+_IDLE_RULE = (2, 2)
+"""Flink version since which operators of two inputs raise their watermark while both are idle."""
 _IDLE_OPTION = "scan.watermark.idle-timeout"
 
 
@@ -54,6 +62,7 @@ def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> Stre
     Raises:
         ImportRefusedError: A pipeline cannot express the join.
     """
+    plan.check_is_known(node)
     inputs = trace_inputs(plan, node)
     for side, rows in inputs.items():
         _check_append_only(side, rows, job)
@@ -76,6 +85,13 @@ def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> Stre
     top_level: Section = {}
     if job.is_job_plan:
         top_level["flink_version"] = Setting(plan.version, "flinkVersion of the plan")
+    read_inputs = {
+        side: _read_input(side, rows, job, is_event_time=is_event_time)
+        if rows.join_node is None
+        else _read_join_input(plan, node, side, rows, job)
+        for side, rows in inputs.items()
+    }
+    idle_omissions = tuple(_drop_version_of_idle_inputs(plan, read_inputs, top_level, join, is_interval=is_interval))
     if not is_interval:
         top_level |= read_time_zone(node, job.settings)
     if not is_last:
@@ -87,19 +103,35 @@ def import_flink_join(plan: FlinkPlan, node: PlanNode, job: JobSettings) -> Stre
         name=name,
         name_origin=name_origin,
         dialect=Setting("flink-sql", "the plan is of Flink SQL"),
-        inputs={
-            side: _read_input(side, rows, job, is_event_time=is_event_time)
-            if rows.join_node is None
-            else _read_join_input(plan, node, side, rows, job)
-            for side, rows in inputs.items()
-        },
+        inputs=read_inputs,
         join=join,
         top_level=top_level,
         select=output.select,
         omissions=(
             *_list_job_omissions(inputs, job, is_interval=is_interval, is_chained=is_chained),
             *output.omissions,
+            *idle_omissions,
         ),
+    )
+
+
+def _drop_version_of_idle_inputs(
+    plan: FlinkPlan, inputs: Mapping[SideName, StreamInput], top_level: Section, join: Section, *, is_interval: bool
+) -> Iterator[Omission]:
+    """Remove a version before Flink 2.2 if both inputs can be idle, because a pipeline has the rule since 2.2.
+
+    The defaults of that version are written out.
+    """
+    is_earlier = "flink_version" in top_level and plan.is_before(_IDLE_RULE)
+    if not is_earlier or not all("idle_timeout" in source.settings for source in inputs.values()):
+        return
+    del top_level["flink_version"]
+    for name, value in flink_version_defaults(plan.version).items() if is_interval else ():
+        join.setdefault(name, Setting(value, f"default of Flink {plan.version}"))
+    yield Omission(
+        "flink_version",
+        f"The plan is of Flink {plan.version}, whose join keeps its watermark while both inputs are idle. The pipeline "
+        "raises it, as Flink does since 2.2, so rows after an idle time can differ.",
     )
 
 
@@ -182,7 +214,8 @@ def _read_event_time(time: Expression, node: PlanNode) -> Setting:
                     {"column": name, "unit": unit}, f"rowtime attribute TO_TIMESTAMP_LTZ({name}, {precision})"
                 )
         case Call(name="CAST", operands=(Column(path=(name,), dtype=dtype),), dtype=target):
-            if get_type_root(dtype) == get_type_root(target):
+            keeps_ms = get_length(target) >= min(_TIME_PRECISION, get_length(dtype))
+            if get_type_root(dtype) == get_type_root(target) and keeps_ms:
                 return Setting(name, f"rowtime attribute CAST({name} AS {target})")
     return Setting(PLACEHOLDER, f"the job computes it ({node.label}): name a column that has the result")
 
@@ -224,9 +257,12 @@ def _check_append_only(side: SideName, rows: PlanInput, job: JobSettings) -> Non
     """Refuse a changelog, which the planner does not see with another connector."""
     options = job.tables.get(rows.table, {})
     formats = [value for name, value in options.items() if name == "format" or name.endswith(".format")]
-    if _CHANGELOG_CONNECTORS.fullmatch(options.get("connector", "")) or any(
-        value.startswith(_CHANGELOG_FORMATS) for value in formats
-    ):
+    is_changelog = (
+        _CHANGELOG_CONNECTORS.fullmatch(options.get("connector", ""))
+        or options.get(_CHANGELOG_MODE, _APPEND).lower() != _APPEND
+        or any(value.startswith(_CHANGELOG_FORMATS) for value in formats)
+    )
+    if is_changelog:
         raise ImportRefusedError(
             f"the {side} input ({rows.table}) is a changelog with updates, which Flink's interval and window joins "
             "refuse. Join an append-only table."
@@ -238,6 +274,7 @@ def _list_job_omissions(
 ) -> Iterator[Omission]:
     if not job.is_job_plan:
         yield Omission("flink_version", "The job's Flink may be older than the planner. Pass --set flink_version=X.Y.")
+        yield from _list_changelog_omissions(inputs, job)
     if is_interval and CLEANUP not in job.settings:
         yield Omission(
             "join.min_cleanup_interval", f"A plan does not have it. If the job sets it, pass --conf {CLEANUP}=T."
@@ -259,6 +296,17 @@ def _list_job_omissions(
             yield Omission(
                 f"{side}.partition",
                 f"The source has a watermark per partition. Pass --arrival kafka:COLUMN, or --set {side}.partition=C.",
+            )
+
+
+def _list_changelog_omissions(inputs: Mapping[SideName, PlanInput], job: JobSettings) -> Iterator[Omission]:
+    """Yield tables that may be changelogs, which only the job's own connector shows."""
+    for rows in inputs.values():
+        connector = job.tables.get(rows.table, {}).get("connector", "")
+        if rows.has_primary_key and connector and connector not in _APPEND_ONLY_CONNECTORS:
+            yield Omission(
+                f"primary key of {rows.short_name}",
+                f"If the connector {connector} reads updates, Flink refuses the join. Import the job's COMPILE PLAN.",
             )
 
 

@@ -12,7 +12,27 @@ from tidemark.errors import ImportRefusedError
 
 _TYPE = re.compile(r"(?:stream-exec-)?(.+?)(?:_\d+)?")
 _SUPPORTED = ("interval-join", "window-join")
+_FIRST_UNKNOWN = (2, 4)
+"""Flink version from which plans may have properties that change the rows of a join, and that are not read."""
 _MAX_DESCRIPTION = 110
+_NODE = frozenset({"id", "type", "configuration", "inputProperties", "outputType", "description"})
+_JOIN_SPEC = frozenset({"joinType", "leftKeys", "rightKeys", "filterNulls", "nonEquiCondition"})
+_TIME_BOUNDS = frozenset({"isEventTime", "leftLowerBound", "leftUpperBound", "leftTimeIndex", "rightTimeIndex"})
+_WINDOWING = frozenset({"strategy", "window", "timeAttributeType", "timeAttributeIndex", "windowStart", "windowEnd"})
+_WINDOWING |= {"sliceEnd", "isRowtime"}
+_WINDOW = frozenset({"type", "size", "slide", "maxSize", "step", "gap", "offset", "partition_key_indices"})
+_PROPERTIES: dict[str, frozenset[str]] = {
+    "": _NODE | {"joinSpec", "intervalJoinSpec", "leftWindowing", "rightWindowing"},
+    "joinSpec": _JOIN_SPEC,
+    "intervalJoinSpec": frozenset({"joinSpec", "windowBounds"}),
+    "intervalJoinSpec.joinSpec": _JOIN_SPEC,
+    "intervalJoinSpec.windowBounds": _TIME_BOUNDS,
+    "leftWindowing": _WINDOWING,
+    "rightWindowing": _WINDOWING,
+    "leftWindowing.window": _WINDOW,
+    "rightWindowing.window": _WINDOW,
+}
+"""Properties of a join by the dotted path of the object that has them."""
 _UNSUPPORTED_JOINS = {
     "join": "a regular join, which has no time bounds in Flink's plan and keeps all rows",
     "multi-join": "a join of several inputs without time bounds",
@@ -41,6 +61,17 @@ class PlanNode:
     def join_spec(self) -> dict[str, Any]:
         """Type, keys and condition of a join; empty for another operator."""
         return self.content.get("joinSpec") or (self.content.get("intervalJoinSpec") or {}).get("joinSpec") or {}
+
+    def find_unknown_property(self) -> str | None:
+        """Return the dotted name of a property of a join that is not read; None if there is none with a value."""
+        for path, known in _PROPERTIES.items():
+            part: Any = self.content
+            for name in filter(None, path.split(".")):
+                part = part.get(name) if isinstance(part, dict) else None
+            for name, value in part.items() if isinstance(part, dict) else ():
+                if name not in known and value is not None:
+                    return f"{path}.{name}".removeprefix(".")
+        return None
 
     @property
     def is_one_sided(self) -> bool:
@@ -72,6 +103,27 @@ class FlinkPlan:
     version: str
     """Flink version without the patch level, such as 2.3."""
     nodes: dict[int, PlanNode]
+
+    def check_is_known(self, node: PlanNode) -> None:
+        """Check that nothing of a join is left out because this version or property is not known.
+
+        Raises:
+            ImportRefusedError: The version is later than 2.3, or the join has an unknown property.
+        """
+        if not all(part.isdigit() for part in self.version.split(".")[:2]) or not self.is_before(_FIRST_UNKNOWN):
+            raise ImportRefusedError(
+                f"the plan is of Flink {self.version}, and plans are read up to 2.3. Compile "
+                "it with a Flink from 1.17 to 2.3."
+            )
+        if name := node.find_unknown_property():
+            raise ImportRefusedError(
+                f"the {node.label}, has the property {name}, which is not read and may change its rows. Compile the "
+                "plan without it."
+            )
+
+    def is_before(self, version: tuple[int, int]) -> bool:
+        """Return True if the Flink of the plan is earlier than a version."""
+        return tuple(int(part) for part in self.version.split(".")[:2]) < version
 
     def get_inputs(self, node: PlanNode) -> list[PlanNode]:
         """Return the nodes whose rows a node reads, in order."""

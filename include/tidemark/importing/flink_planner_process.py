@@ -5,6 +5,7 @@ answer has `plans` (each a `plan` with its `settings`), `tables` (options by nam
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,12 @@ _SOURCE = {"connector": "filesystem", "path": "/does-not-exist", "format": "json
 """Connector of all tables while a plan is compiled: it needs no server, and takes columns of every type."""
 _SINK = {"connector": "blackhole"}
 """Connector of the table that an INSERT writes: it takes every kind of change."""
+_STATEMENT_SETS = ("BeginStatementSetOperation", "EndStatementSetOperation")
+_DEFINITIONS = ("Use", "Drop", "AlterView", "CreateDatabase", "CreateCatalogFunction", "CreateTempSystemFunction")
+"""Beginnings of the operations that run as they are."""
+_CREATE_TABLE = re.compile(r"CREATE\s+(OR\s+REPLACE\s+)?(TEMPORARY\s+)?TABLE\b", re.IGNORECASE)
+_ALTER_TABLE = re.compile(r"ALTER\s+TABLE\b", re.IGNORECASE)
+_WORD = re.compile(r"'(?:[^']|'')*'|`(?:[^`]|``)*`|[()]|\w+")
 
 
 class Script:
@@ -29,6 +36,8 @@ class Script:
         self.settings = dict(settings)
         self.plans: list[Any] = []
         self.tables: dict[str, dict[str, str]] = {}
+        self.originals: dict[str, tuple[Any, Any]] = {}
+        """Identifiers and tables by name, with the connectors of the script."""
         self.ignored: list[str] = []
         self.last_view: str | None = None
         for name, value in settings.items():
@@ -43,26 +52,38 @@ class Script:
         return {"plans": self.plans, "tables": self.tables, "ignored": self.ignored}
 
     def _run_statement(self, statement: str) -> None:
+        if _ALTER_TABLE.match(statement) or (_CREATE_TABLE.match(statement) and not _find_query(statement)):
+            self._change_table(statement)
+            return
         [operation] = self.internal.getParser().parse(statement)
         kind = operation.getClass().getSimpleName()
         if kind == "SetOperation":
             self._set(operation)
-        elif kind in ("CreateTableOperation", "CreateTableLikeOperation"):
-            self._create_table(operation)
-        elif kind == "CreateCatalogOperation":
-            name = operation.getCatalogName()
-            self.environment.execute_sql(f"CREATE CATALOG {_quote(name)} WITH ('type' = 'generic_in_memory')")
+        elif kind in ("CreateTableASOperation", "ReplaceTableAsOperation"):
+            self._create_table_of_query(statement, operation.getCreateTableOperation())
         elif kind == "SinkModifyOperation":
             self._compile_insert(statement, operation)
         elif kind == "PlannerQueryOperation":
             self._compile_query(statement)
+        elif not self._define(statement, kind, operation) and kind not in _STATEMENT_SETS:
+            self.ignored.append(" ".join(statement.split()[:3]))
+
+    def _define(self, statement: str, kind: str, operation: Any) -> bool:
+        """Run a statement that changes catalogs, views or functions, or drops something; False for another one."""
+        if kind == "CreateCatalogOperation":
+            name = operation.getCatalogName()
+            self.environment.execute_sql(f"CREATE CATALOG {_quote(name)} WITH ('type' = 'generic_in_memory')")
         elif kind == "CreateViewOperation":
             self.environment.execute_sql(statement)
             self.last_view = operation.getViewIdentifier().asSerializableString()
-        elif kind.startswith(("Use", "Drop", "CreateDatabase", "CreateCatalogFunction", "CreateTempSystemFunction")):
+        elif kind == "DropTableOperation":
+            self.internal.getCatalogManager().dropTable(operation.getTableIdentifier(), operation.isIfExists())
+            self._hide_connectors()
+        elif kind.startswith(_DEFINITIONS):
             self.environment.execute_sql(statement)
-        elif kind not in ("BeginStatementSetOperation", "EndStatementSetOperation"):
-            self.ignored.append(" ".join(statement.split()[:3]))
+        else:
+            return False
+        return True
 
     def _set(self, operation: Any) -> None:
         if operation.getKey().isPresent() and operation.getValue().isPresent():
@@ -70,14 +91,52 @@ class Script:
             self.environment.get_config().set(name, value)
             self.settings[name] = value
 
+    def _change_table(self, statement: str) -> None:
+        """Run a CREATE TABLE or ALTER TABLE. All tables have their own options then, which LIKE copies."""
+        for identifier, table in self.originals.values():
+            _replace(self.internal.getCatalogManager(), identifier, table)
+        [operation] = self.internal.getParser().parse(statement)
+        if operation.getClass().getSimpleName().startswith("CreateTable"):
+            self._create_table(operation)
+        else:
+            self.environment.execute_sql(statement)
+            if operation.getClass().getSimpleName() == "AlterTableRenameOperation":
+                renamed = operation.getNewTableIdentifier()
+                self.originals[renamed.asSummaryString()] = renamed, None
+        self._hide_connectors()
+
     def _create_table(self, operation: Any) -> None:
-        identifier, table = operation.getTableIdentifier(), operation.getCatalogTable()
-        self.tables[identifier.asSummaryString()] = dict(table.getOptions())
-        catalogs = self.internal.getCatalogManager()
+        identifier, catalogs = operation.getTableIdentifier(), self.internal.getCatalogManager()
         # Plans lack the schema of temporary tables, so that these are permanent here.
         if operation.isTemporary():
             catalogs.dropTable(identifier, True)
-        catalogs.createTable(_without_metadata(table).copy(_to_java(_SOURCE)), identifier, operation.isIgnoreIfExists())
+        table = _without_metadata(operation.getCatalogTable())
+        catalogs.createTable(table, identifier, operation.isIgnoreIfExists())
+        self.originals[identifier.asSummaryString()] = identifier, None
+
+    def _hide_connectors(self) -> None:
+        """Keep the tables as they are now, and replace their connectors by one that needs no server."""
+        catalogs = self.internal.getCatalogManager()
+        for name, (identifier, original) in list(self.originals.items()):
+            current = catalogs.getTable(identifier)
+            if not current.isPresent():
+                del self.originals[name]
+                continue
+            table = current.get().getTable()
+            table = original if dict(table.getOptions()) == _SOURCE else _without_metadata(table)
+            self.originals[name] = identifier, table
+            self.tables[name] = dict(table.getOptions())
+            _replace(catalogs, identifier, table.copy(_to_java(_SOURCE)))
+
+    def _create_table_of_query(self, statement: str, operation: Any) -> None:
+        """Run CREATE TABLE ... AS as a CREATE TABLE and an INSERT."""
+        query = statement[_find_query(statement) :]
+        columns = ", ".join(map(_quote, self.internal.sqlQuery(query).getResolvedSchema().getColumnNames()))
+        identifier = operation.getTableIdentifier()
+        self.internal.getCatalogManager().dropTable(identifier, True)
+        self._create_table(operation)
+        self._hide_connectors()
+        self._run_statement(f"INSERT INTO {identifier.asSerializableString()} ({columns}) {query}")
 
     def _compile_insert(self, statement: str, operation: Any) -> None:
         """Compile an INSERT, whose sink has another connector meanwhile."""
@@ -109,6 +168,16 @@ class Script:
     def _compile(self, insert: str) -> None:
         plan = json.loads(self.environment.compile_plan_sql(insert).as_json_string())
         self.plans.append({"plan": plan, "settings": dict(self.settings)})
+
+
+def _find_query(statement: str) -> int | None:
+    """Return the position after the AS of CREATE TABLE ... AS; None for another statement."""
+    depth = 0
+    for match in _WORD.finditer(statement):
+        depth += (match[0] == "(") - (match[0] == ")")
+        if depth == 0 and match[0].upper() == "AS":
+            return match.end()
+    return None
 
 
 def _replace(catalogs: Any, identifier: Any, table: Any) -> None:

@@ -120,7 +120,7 @@ def _may_be_key(column: SampledColumn, times: Collection[str]) -> bool:
 def _create_candidate(
     samples: dict[SideName, TableSample], left: SampledColumn, right: SampledColumn
 ) -> Candidate | None:
-    expressions = _write_keys(samples, left, right)
+    expressions = write_keys(samples, left, right)
     if expressions is None:
         return None
     names = rank_key_names(str(left.leaf), str(right.leaf))
@@ -146,13 +146,14 @@ def _create_candidate(
     return Candidate(label, KeyValues(left, right, expressions), figures, rank)
 
 
-def _write_keys(
+def write_keys(
     samples: dict[SideName, TableSample], left: SampledColumn, right: SampledColumn
 ) -> tuple[str, str] | None:
     """Write both keys; a whole number that meets a text is cast to one. None if the types are not comparable."""
     dtypes = left.leaf.dtype, right.leaf.dtype
     names = write_key_name(left, samples["left"]), write_key_name(right, samples["right"])
-    if dtypes[0].simpleString() == dtypes[1].simpleString() or all(map(is_integral, dtypes)):
+    are_numbers = all(isinstance(dtype, T.NumericType) for dtype in dtypes)
+    if dtypes[0].simpleString() == dtypes[1].simpleString() or are_numbers:
         return names
     sql = [write_column(Column(column.leaf.path, "", "left"), has_side=False) for column in (left, right)]
     match dtypes:

@@ -63,7 +63,7 @@ def list_unread_settings(source: str, names: Iterable[str]) -> tuple[Omission, .
 
         read = READ_SETTINGS
     return tuple(
-        Omission(name, f"It does not decide which rows are late. {suggest_name(name, read)}")
+        Omission(name, f"The import does not read it. {suggest_name(name, read)}")
         for name in sorted(set(names) - set(read))
     )
 
@@ -149,9 +149,14 @@ def import_spark_query(spark: SparkSession, source: str, number: int | None, set
     """
     # Spark is imported only here, because the other sources need none.
     from tidemark.importing.spark_join import import_spark_join  # noqa: PLC0415
-    from tidemark.importing.spark_query import build_query, read_plan, read_settings  # noqa: PLC0415
+    from tidemark.importing.spark_query import (  # noqa: PLC0415
+        build_query,
+        read_plan,
+        read_settings,
+        with_job_settings,
+    )
 
-    with prefix_errors(source):
+    with prefix_errors(source), with_job_settings(spark, settings):
         query = build_query(spark, source)
         job_settings = {**read_settings(spark), **settings}
         try:
@@ -180,7 +185,7 @@ def _read_text(path: Path) -> str:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise UserError(f"{path} has more than {_MAX_BYTES:,} bytes. Give the plan of one query.")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. Check the path.") from None
     except UnicodeDecodeError:

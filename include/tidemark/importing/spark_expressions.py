@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite, isnan
 from typing import Any
 
 from tidemark.errors import ImportRefusedError
@@ -52,10 +53,15 @@ _FUNCTIONS = {
     "Upper": "upper",
 }
 _TYPES = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
+_TYPE_NAME = re.compile(r"[a-z_]+(\(\d+,\s*\d+\))?")
+"""Type without parts, unlike a struct or an array."""
 _BETWEEN = ("input", "lower", "upper")
 _UTC = (None, "UTC", "Etc/UTC", "GMT", "Z")
 _TIMES = ("timestamp", "timestamp_ntz", "date")
-_NUMBERS = ("byte", "short", "integer", "long")
+WHOLE_NUMBERS = ("byte", "short", "integer", "long")
+_MICROS_PER_DAY = _CALENDAR_MICROS["day"]
+DAYS_IN_ZONE = "days in the time zone "
+"""Beginning of the name of a sum of a time and days that can have 23 or 25 hours; the zone follows."""
 EVAL_MODE, TRY = "evalMode", "TRY"
 """Field of a cast, and its value for `try_cast`, which is null where CAST fails."""
 
@@ -132,9 +138,34 @@ def parse_expression(tree: Tree, attributes: Mapping[int, Expression]) -> Expres
         return Call(f"GetStructField {tree.fields['ordinal']}", operands, "")
     if tree.kind == "Cast":
         return _parse_cast(operands[0], dtype, tree.fields.get("timeZoneId"), is_try=tree.fields.get(EVAL_MODE) == TRY)
-    if tree.kind == "CreateNamedStruct" and (window := _parse_window(operands)):
-        return window
-    return Call(tree.kind, operands, "timestamp" if tree.kind == "TimestampAddInterval" else dtype)
+    if tree.kind == "TimestampAddInterval":
+        return _parse_addition(operands, tree.fields.get("timeZoneId"))
+    window = _parse_window(operands) if tree.kind == "CreateNamedStruct" else None
+    return window or Call(tree.kind, operands, dtype)
+
+
+def _parse_addition(operands: Sequence[Expression], zone: Any) -> Call:
+    """Parse a sum of a time and an interval. Spark adds whole days in the session's zone, except to a local time."""
+    time, interval = operands
+    dtype = "timestamp_ntz" if get_dtype(time) == "timestamp_ntz" else "timestamp"
+    depends_on_zone = dtype == "timestamp" and zone not in _UTC and _may_have_days(interval)
+    return Call(f"{DAYS_IN_ZONE}{zone}" if depends_on_zone else "TimestampAddInterval", (time, interval), dtype)
+
+
+def _may_have_days(interval: Expression) -> bool:
+    """Return False for a constant interval without whole days; a calendar interval keeps days apart from hours."""
+    match interval:
+        case Call(name="UnaryMinus", operands=(operand,)):
+            return _may_have_days(operand)
+        case Literal(value=str(value), dtype="interval"):
+            return "day" in value or parse_span(interval) is None
+    span = parse_span(interval)
+    return span is None or abs(span) >= _MICROS_PER_DAY
+
+
+def get_dtype(expression: Expression) -> str:
+    """Return the type of a column, a call or a constant; empty if it is unknown."""
+    return expression.dtype if isinstance(expression, (Column, Call, Literal)) else ""
 
 
 def _parse_cast(operand: Expression, dtype: str, zone: Any, *, is_try: bool) -> Expression:
@@ -148,16 +179,18 @@ def _parse_cast(operand: Expression, dtype: str, zone: Any, *, is_try: bool) -> 
 
 def _depends_on_zone(operand: Expression, dtype: str, zone: Any) -> bool:
     """Return True if a cast may depend on a time zone that is not UTC, which Tidemark's sessions have."""
-    source = operand.dtype if isinstance(operand, (Column, Call, Literal)) else ""
+    source = get_dtype(operand)
+    if source in WHOLE_NUMBERS:  # an instant, in seconds since 1970 UTC
+        return False
     return zone not in _UTC and (dtype in _TIMES or source in (*_TIMES, ""))
 
 
 def _drop_cast(operand: Expression, dtype: str) -> Expression | None:
     """Return the operand of a cast that changes no value, and that Spark adds again; None for another cast."""
     match operand:
-        case Column(dtype="timestamp") | Call(dtype="timestamp") if dtype == "timestamp":
+        case Column(dtype=source) | Call(dtype=source) if source == dtype and dtype in ("timestamp", "timestamp_ntz"):
             return operand
-        case Literal(dtype=source) if source in _NUMBERS and dtype in _NUMBERS[_NUMBERS.index(source) :]:
+        case Literal(dtype=source) if source in WHOLE_NUMBERS and dtype in WHOLE_NUMBERS[WHOLE_NUMBERS.index(source) :]:
             return operand
     return None
 
@@ -278,8 +311,11 @@ def _write_operator(call: Call, write: Callable[[Expression], str]) -> str:  # n
 def _write_function(call: Call, write: Callable[[Expression], str]) -> str:
     """Write a function, a cast or CASE; empty for another call."""
     name, operands = call.name, call.operands
-    if name == "Cast":
+    if name == "Cast" and _TYPE_NAME.fullmatch(call.dtype):
         return f"CAST({write(operands[0])} AS {_TYPES.get(call.dtype, call.dtype.upper())})"
+    if name == "If":
+        condition, value, default = map(write, operands)
+        return f"CASE WHEN {condition} THEN {value} ELSE {default} END"
     if name == "CaseWhen":
         pairs = zip(operands[0::2], operands[1::2], strict=False)
         branches = [f"WHEN {write(condition)} THEN {write(value)}" for condition, value in pairs]
@@ -294,11 +330,14 @@ def _write_literal(literal: Literal) -> str:
         return f"CAST(NULL AS {_TYPES.get(dtype, dtype.upper())})"
     if dtype == "string" and isinstance(value, str):
         return quote_literal(value)
-    if dtype in _NUMBERS or (dtype.startswith("decimal") and re.fullmatch(r"-?\d+(\.\d+)?", str(value))):
+    if dtype in WHOLE_NUMBERS or (dtype.startswith("decimal") and re.fullmatch(r"-?\d+(\.\d+)?", str(value))):
         return str(value)
     if dtype == "boolean":
         return str(value).lower()
     if dtype == "double":
-        text = repr(float(value))
+        number = float(value)
+        text = repr(number)
+        if not isfinite(number):
+            return f"CAST('{'NaN' if isnan(number) else text.replace('inf', 'Infinity')}' AS DOUBLE)"
         return text if "e" in text or not text[-1].isdigit() else f"{text}E0"
     raise ImportRefusedError(f"has a constant of type {dtype}, {value}, which is not translated. Use another type.")

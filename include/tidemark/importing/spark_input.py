@@ -20,7 +20,8 @@ DELAY = "delayMs"
 """Field of a watermark's node with its delay, which `toJSON` leaves out."""
 FORMAT, OPTIONS = "sourceFormat", "sourceOptions"
 """Fields of a source's node with its format and options, which `toJSON` leaves out."""
-_PASSED = ("SubqueryAlias", "ResolvedHint", "View")
+PASSED = ("SubqueryAlias", "ResolvedHint", "View", "Repartition", "RepartitionByExpression", "RebalancePartitions")
+"""Operators that neither change nor remove rows."""
 _RESULTS = {"Join": "another join", "Aggregate": "an aggregate", "Union": "a union", "Deduplicate": "a deduplication"}
 
 
@@ -59,7 +60,7 @@ def trace_input(tree: Tree, side: SideName) -> SparkInput:
         }
         return SparkInput(str(tree.fields.get(FORMAT, "")), tree.fields.get(OPTIONS, {}), attributes)
     steps = {"Project": _project, "Filter": _filter, "EventTimeWatermark": _add_watermark, "Expand": _expand}
-    if tree.kind in _PASSED:
+    if tree.kind in PASSED:
         return trace_input(tree.children[0], side)
     if tree.kind in steps:
         return steps[tree.kind](tree, trace_input(tree.children[0], side), side)

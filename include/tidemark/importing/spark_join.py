@@ -15,16 +15,19 @@ from tidemark.errors import ImportRefusedError
 from tidemark.importing.draft import Omission, Section, Setting
 from tidemark.importing.expressions import Call, Column, Expression, list_conjuncts, walk
 from tidemark.importing.spark_expressions import (
+    DAYS_IN_ZONE,
+    WHOLE_NUMBERS,
     TimeWindow,
     Tree,
     find_sides,
+    get_dtype,
     get_expression_id,
     parse_expression,
     parse_span,
     parse_tree,
     to_sql,
 )
-from tidemark.importing.spark_input import SparkInput, trace_input
+from tidemark.importing.spark_input import PASSED, SparkInput, trace_input
 from tidemark.importing.stream_join import StreamInput, StreamJoin, choose_join
 from tidemark.importing.written_expressions import (
     OutputColumn,
@@ -40,6 +43,7 @@ NamedExpression = tuple[str, Expression]
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 ALLOW_MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
 ANSI = "spark.sql.ansi.enabled"
+TIME_ZONE = "spark.sql.session.timeZone"
 NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 _JOIN_TYPES = {"Inner": "inner", "LeftOuter": "left", "RightOuter": "right", "FullOuter": "full", "LeftSemi": "semi"}
 _BOUNDS = {"GreaterThanOrEqual": ("lower", True), "GreaterThan": ("lower", False)}
@@ -47,8 +51,13 @@ _BOUNDS |= {"LessThanOrEqual": ("upper", True), "LessThan": ("upper", False)}
 _MIRRORED = {"GreaterThanOrEqual": "LessThanOrEqual", "GreaterThan": "LessThan"}
 _MIRRORED |= {value: key for key, value in _MIRRORED.items()}
 _SIGNS = {"LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">="}
+_TIMES = ("timestamp", "timestamp_ntz")
 _EPOCH_UNITS = {"SecondsToTimestamp": "s", "MillisToTimestamp": "ms", "MicrosToTimestamp": "us"}
-_READ_AFTER_JOIN = ("Filter", "Project", "SubqueryAlias")
+_CHANGE_FEED = ("readChangeFeed", "readChangeData")
+_STARTS = ("startingVersion", "startingTimestamp", "startingOffsets", "startingOffsetsByTimestamp")
+_ROW_OPTIONS = ("excludeRegex", "ignoreChanges", "skipChangeCommits", "withEventTimeOrder")
+"""Options of Delta's reader that change which rows a query reads, or when."""
+_READ_AFTER_JOIN = ("Filter", "Project", *PASSED)
 """Operators after a join that are taken over."""
 
 
@@ -113,6 +122,8 @@ def import_spark_join(plan: Tree, name: str, number: int | None, settings: Mappi
     inputs: dict[SideName, SparkInput] = {
         side: trace_input(tree, side) for side, tree in zip(SIDES, join_plan.join.children, strict=True)
     }
+    for side, rows in inputs.items():
+        _check_reader(side, rows)
     attributes = {key: value for rows in inputs.values() for key, value in rows.attributes.items()}
     parts = _parse_condition(join_plan.join, attributes)
     filters, columns = _read_output(join_plan, attributes)
@@ -128,6 +139,8 @@ def import_spark_join(plan: Tree, name: str, number: int | None, settings: Mappi
         Omission("operator after the join", f"The pipeline ends with the join, before {name}.")
         for name in join_plan.others
     ]
+    for side, rows in inputs.items():
+        omissions += _list_reader_omissions(side, rows)
     return StreamJoin(
         title=f"{_JOIN_TYPES[join_type]} join of {inputs['left'].description} with {inputs['right'].description}",
         name=name,
@@ -188,17 +201,51 @@ def _parse_condition(join: Tree, attributes: Mapping[int, Expression]) -> list[E
 
 def _classify(parts: Sequence[Expression], inputs: Mapping[SideName, SparkInput]) -> Condition:
     condition = Condition(times={side: rows.time for side, rows in inputs.items() if rows.time is not None})
-    for part in parts:
-        if not _read_windows(part, condition) and not _read_bound(part, condition) and not _read_key(part, condition):
-            condition.others.append(write_conjunction([part], to_sql, "the condition of the join"))
+    rest = [
+        part
+        for part in parts
+        if not _read_windows(part, condition) and not _read_bound(part, condition) and not _read_key(part, condition)
+    ]
     if not condition.keys:
         raise ImportRefusedError("the join has no equal keys, and a pipeline needs one. Join on a column too.")
-    if not (condition.bounds or condition.windows or condition.has_equal_times):
+    has_times = condition.bounds or condition.windows or condition.has_equal_times
+    if not has_times and any(map(_compares_times, rest)):
+        raise ImportRefusedError(
+            "the times that the join compares are not those of withWatermark, so that it keeps all rows. Compare the "
+            "times of withWatermark."
+        )
+    _check_no_event_time(rest, condition)
+    condition.others = [write_conjunction([part], to_sql, "the condition of the join") for part in rest]
+    if not has_times:
         raise ImportRefusedError(
             "the join compares neither the event times nor windows of both inputs, so that it keeps all rows. Compare "
             "the times."
         )
     return condition
+
+
+def _compares_times(part: Expression) -> bool:
+    """Return True for a comparison of a time of one side with a time of the other."""
+    if not isinstance(part, Call) or part.name not in (*_BOUNDS, "EqualTo"):
+        return False
+    return find_sides(part) == {"left", "right"} and all(_get_dtype(operand) in _TIMES for operand in part.operands)
+
+
+def _check_no_event_time(parts: Sequence[Expression], condition: Condition) -> None:
+    """Check that conditions other than bounds read no event time.
+
+    Raises:
+        ImportRefusedError: One of them does.
+    """
+    read = {(part.side, part.path[0]) for whole in parts for part in walk(whole) if isinstance(part, Column)}
+    for side, time in condition.times.items():
+        name = _read_event_time(time).value
+        column = name["column"] if isinstance(name, dict) else name
+        if (side, column) in read:
+            raise ImportRefusedError(
+                f"the condition of the join reads {column}, the event time of the {side} input, by which Spark evicts "
+                "rows. Compare only the event times of both inputs, with a constant distance."
+            )
 
 
 def _read_windows(part: Expression, condition: Condition) -> bool:
@@ -263,21 +310,33 @@ def _split_time(expression: Expression) -> tuple[Expression, int]:
                     "the join adds two intervals to a time, and Spark drops one if they are equal. Add them up."
                 )
             return time, span
+        case Call(name=name) if name.startswith(DAYS_IN_ZONE):
+            raise ImportRefusedError(
+                f"the join adds {name}, some of which have 23 or 25 hours. A pipeline adds 24 hours per day. Run the "
+                f"query with {TIME_ZONE}=UTC."
+            )
     return expression, 0
 
 
 def _are_times(first: Expression, second: Expression, condition: Condition) -> bool:
-    """Return True if both expressions are event times: of a watermark, or of a type of time."""
+    """Return True if both expressions are event times: one of a watermark, or both of a type of time without any."""
     times = condition.times.values()
-    return all(time in times or _get_dtype(time) in ("timestamp", "timestamp_ntz") for time in (first, second)) and any(
-        time in times for time in (first, second)
-    )
+    are_times = all(time in times or _get_dtype(time) in _TIMES for time in (first, second))
+    return are_times and (not times or any(time in times for time in (first, second)))
 
 
 def _get_dtype(expression: Expression) -> str:
-    if isinstance(expression, Call) and expression.name in _EPOCH_UNITS:
-        return "timestamp"
-    return expression.dtype if isinstance(expression, (Column, Call)) else ""
+    return "timestamp" if _get_epoch_unit(expression) else get_dtype(expression)
+
+
+def _get_epoch_unit(expression: Expression) -> str | None:
+    """Return the unit of a number that is converted to a time; None for another expression."""
+    match expression:
+        case Call(name=name) if name in _EPOCH_UNITS:
+            return _EPOCH_UNITS[name]
+        case Call(name="Cast", operands=(operand,), dtype="timestamp") if get_dtype(operand) in WHOLE_NUMBERS:
+            return "s"
+    return None
 
 
 def _read_key(part: Expression, condition: Condition) -> bool:
@@ -362,11 +421,48 @@ def _read_input(rows: SparkInput, time: Expression | None, condition: Condition)
         where = write_conjunction(rows.filters, _to_input_sql, "a filter of an input")
         settings["where"] = Setting(where, "where")
     path = rows.options.get("path", "") if rows.source == "delta" else ""
-    version = rows.options.get("startingversion", "")
-    starting: Section = {}
-    if version.isdigit():
-        starting["starting_version"] = Setting(int(version), "startingVersion of the reader")
+    starting = _read_start(rows) if rows.source == "delta" else {}
     return StreamInput(rows.description, settings, rows.source, path, starting)
+
+
+def _read_start(rows: SparkInput) -> Section:
+    """Read the first version of a Delta table that a query reads; open if it depends on the time of the query."""
+    version = rows.options.get("startingversion", "")
+    if version.isdigit():
+        return {"starting_version": Setting(int(version), "startingVersion of the reader")}
+    for name in ("startingVersion", "startingTimestamp"):
+        if value := rows.options.get(name.lower()):
+            return {"starting_version": Setting(PLACEHOLDER, f"the reader has {name} {value}: the first version read")}
+    return {}
+
+
+def _check_reader(side: SideName, rows: SparkInput) -> None:
+    """Refuse a reader whose rows are not those of the table.
+
+    Raises:
+        ImportRefusedError: The reader reads the change data feed.
+    """
+    for name in _CHANGE_FEED:
+        if rows.options.get(name.lower(), "false").lower() == "true":
+            raise ImportRefusedError(
+                f"the {side} input reads the changes of a table ({name}), and a pipeline reads its rows. Read the "
+                "table without this option, or write the changes to a table of their own."
+            )
+
+
+def _list_reader_omissions(side: SideName, rows: SparkInput) -> Iterator[Omission]:
+    """Yield the options of a reader that change which rows it reads."""
+    for name in _STARTS:
+        value = rows.options.get(name.lower())
+        if value and value != "earliest":
+            yield Omission(
+                f"{side}.arrival.starting_version",
+                f"The reader has {name} {value}, and the pipeline reads the table from its beginning. Pass --arrival "
+                f"checkpoint:PATH for a Delta table, or leave out earlier rows by --set {side}.where=CONDITION.",
+            )
+    for name in _ROW_OPTIONS:
+        if (value := rows.options.get(name.lower(), "false")).lower() != "false":
+            yield Omission(f"option {name} of the {side} reader", f"The pipeline reads the table without it ({value}).")
 
 
 def _to_input_sql(expression: Expression) -> str:
@@ -378,8 +474,8 @@ def _read_event_time(time: Expression | None) -> Setting:
     match time:
         case Column(path=(name,)):
             return Setting(name, "event time of the watermark or of the condition")
-        case Call(name=name, operands=(Column(path=(column,)),)) if name in _EPOCH_UNITS:
-            return Setting({"column": column, "unit": _EPOCH_UNITS[name]}, f"event time {name}({column})")
+        case Call(name=name, operands=(Column(path=(column,)),)) if unit := _get_epoch_unit(time):
+            return Setting({"column": column, "unit": unit}, f"event time {name}({column})")
         case None:
             return Setting(PLACEHOLDER, "the query uses no time of this input: name a column with its event time")
     return Setting(PLACEHOLDER, "the query computes it: name a column that has the result")
@@ -400,8 +496,8 @@ def _write_select(columns: Sequence[NamedExpression]) -> tuple[Section, list[Omi
 
 def _read_settings(settings: Mapping[str, str]) -> Section:
     spark: Section = {}
-    if settings.get(POLICY, "min") != "min":
-        spark["multiple_watermark_policy"] = Setting(settings[POLICY], POLICY)
+    if (policy := settings.get(POLICY, "min").lower()) != "min":
+        spark["multiple_watermark_policy"] = Setting(policy, POLICY)
     if settings.get(ALLOW_MULTIPLE, "true").lower() == "false":
         spark["late_watermark"] = Setting("current_batch", f"{ALLOW_MULTIPLE}: false")
     return {"spark": spark} if spark else {}
@@ -413,6 +509,8 @@ def _list_omissions(settings: Mapping[str, str]) -> Iterator[Omission]:
         "slices",
         "A slice is one micro-batch, whose times no plan has. Pass --arrival checkpoint:PATH to replay them.",
     )
+    if TIME_ZONE not in settings:
+        yield Omission(TIME_ZONE, f"The query is analysed in UTC. Pass --conf {TIME_ZONE}=ZONE if the job has another.")
     if POLICY not in settings:
         yield Omission("spark.multiple_watermark_policy", f"A plan does not have it. Pass --conf {POLICY}=max if so.")
     if settings.get(NO_DATA_BATCHES, "true").lower() == "false":

@@ -6,25 +6,56 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.errors import ImportRefusedError, UserError
 from tidemark.formatting import to_single_line
 from tidemark.importing.spark_expressions import EVAL_MODE, TRY, Tree, parse_tree
 from tidemark.importing.spark_input import DELAY, FORMAT, OPTIONS
-from tidemark.importing.spark_join import ALLOW_MULTIPLE, ANSI, NO_DATA_BATCHES, POLICY
+from tidemark.importing.spark_join import ALLOW_MULTIPLE, ANSI, NO_DATA_BATCHES, POLICY, TIME_ZONE
 from tidemark.spark.engine import require_classic_session
 
-_DEFAULTS = {POLICY: "min", ALLOW_MULTIPLE: "true", ANSI: "true", NO_DATA_BATCHES: "true"}
-READ_SETTINGS = tuple(_DEFAULTS)
+_DEFAULTS = {POLICY: "min", ALLOW_MULTIPLE: "true", ANSI: "true", NO_DATA_BATCHES: "true", TIME_ZONE: "UTC"}
+_ANALYSIS_SETTINGS = (TIME_ZONE, ANSI, "spark.sql.timestampType", "spark.sql.caseSensitive")
+"""Settings that change the plan which Spark makes of a query."""
+READ_SETTINGS = tuple(dict.fromkeys((*_DEFAULTS, *_ANALYSIS_SETTINGS)))
 """Settings of a query that its import reads."""
 _MAX_FIELDS = 1_000_000
 """Number of columns up to which Spark describes all columns of an operator."""
 _WATERMARK = "org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark"
+
+
+@contextmanager
+def with_job_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Analyse queries with the settings of a job that change its plan, such as its time zone.
+
+    Raises:
+        UserError: Spark refuses a setting.
+    """
+    analysis = {name: settings[name] for name in _ANALYSIS_SETTINGS if name in settings}
+    earlier = {name: str(spark.conf.get(name)) for name in analysis}
+    try:
+        for name, value in analysis.items():
+            _set(spark, name, value)
+        yield
+    finally:
+        for name, text in earlier.items():
+            spark.conf.set(name, text)
+
+
+def _set(spark: SparkSession, name: str, value: str) -> None:
+    try:
+        spark.conf.set(name, value)
+    except (PySparkException, Py4JError) as error:
+        reason = to_single_line(str(error).partition("\n")[0])
+        raise UserError(f"--conf {name}={value}: Spark refuses it. {reason}") from None
 
 
 def build_query(spark: SparkSession, source: str) -> DataFrame:
@@ -60,8 +91,10 @@ def _describe_failure(name: str, error: Exception, action: str) -> UserError:
 def read_plan(query: DataFrame) -> Tree:
     """Read the analysed plan of a query, with what `toJSON` leaves out: watermark delays, sources, modes of casts."""
     plan = query._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no public interface to plans
+    catalyst = query.sparkSession._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]  # noqa: SLF001
+    plan = catalyst.optimizer.InlineCTE(True, False).apply(plan)  # replaces the parts of WITH by their definitions
     nodes = json.loads(plan.toJSON())
-    watermarks = query.sparkSession._jvm.org.apache.spark.sql.catalyst.plans.logical.EventTimeWatermark  # type: ignore[union-attr]  # noqa: SLF001
+    watermarks = catalyst.plans.logical.EventTimeWatermark
     for node, java_node in zip(nodes, _list_java_nodes(plan), strict=True):
         text = java_node.simpleString(_MAX_FIELDS)
         if "try_cast(" in text:
@@ -91,7 +124,7 @@ def _mark(part: Any, name: str, field: str, value: str) -> None:
 def read_settings(spark: SparkSession) -> Mapping[str, str]:
     """Read the session's settings that decide about late rows, unless they have Spark's defaults."""
     values = {name: str(spark.conf.get(name, default)) for name, default in _DEFAULTS.items()}
-    return {name: value for name, value in values.items() if value.lower() != _DEFAULTS[name]}
+    return {name: value for name, value in values.items() if value.lower() != _DEFAULTS[name].lower()}
 
 
 def _find_function(source: str) -> Any:

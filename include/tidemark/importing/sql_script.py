@@ -15,6 +15,15 @@ _TOKEN = re.compile(
 _HINT = "/*+"
 _OPTIONS_HINT = re.compile(r"/\*\+\s*OPTIONS\s*\(.*?\)\s*\*/", re.IGNORECASE | re.DOTALL)
 """Hint with options of a connector."""
+_PREFIX = re.compile(
+    r"""
+    COMPILE\s+(?:AND\s+EXECUTE\s+)?PLAN\s+'(?:[^']|'')*'\s+(?:IF\s+NOT\s+EXISTS\s+)?FOR\s+
+    | EXPLAIN\s+(?:[\w\s,]*\s)?(?=STATEMENT\s+SET\s)
+    | EXECUTE\s+(?=INSERT\s)
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+"""Beginning of a statement that compiles, explains or runs an INSERT or a set of them."""
 _STATEMENT_SET = re.compile(r"(?:EXECUTE\s+)?STATEMENT\s+SET\s+BEGIN\s+", re.IGNORECASE)
 """Beginning of a set of statements, up to END."""
 
@@ -23,11 +32,15 @@ def split_statements(script: str) -> list[str]:
     r"""Split a script at the semicolons outside of quotes and comments. Comments are removed, hints are not.
 
     Hints with options of a connector are removed, too, because the connector is replaced. A set of statements becomes
-    its statements.
+    its statements, also if the script compiles or explains the set. A COMPILE PLAN becomes its INSERT.
 
     >>> split_statements("SET 'a' = ';'; -- first;\nSELECT /*+ X */ 1;")
     ["SET 'a' = ';'", 'SELECT /*+ X */ 1']
     >>> split_statements("EXECUTE STATEMENT SET BEGIN INSERT INTO a TABLE b; INSERT INTO c TABLE d; END;")
+    ['INSERT INTO a TABLE b', 'INSERT INTO c TABLE d']
+    >>> split_statements("COMPILE PLAN 'p' FOR STATEMENT SET BEGIN INSERT INTO a TABLE b; END; EXPLAIN TABLE c")
+    ['INSERT INTO a TABLE b', 'EXPLAIN TABLE c']
+    >>> split_statements("EXPLAIN STATEMENT SET BEGIN INSERT INTO a TABLE b; END; EXECUTE INSERT INTO c TABLE d")
     ['INSERT INTO a TABLE b', 'INSERT INTO c TABLE d']
     """
     statements, start, text = [], 0, ""
@@ -56,5 +69,7 @@ def list_option_hints(script: str) -> list[str]:
 
 
 def _strip_set(statement: str) -> str:
+    if prefix := _PREFIX.match(statement):
+        statement = statement[prefix.end() :]
     match = _STATEMENT_SET.match(statement)
     return statement[match.end() :] if match else statement

@@ -17,15 +17,29 @@ from tidemark.config.expressions import check_expression, is_column_path
 from tidemark.config.join import JoinTypeName, KeyPair
 from tidemark.config.pipeline import Dialect
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import format_duration, format_instant, from_micros, parse_duration, parse_instant, to_micros
+from tidemark.config.types import (
+    format_duration,
+    format_instant,
+    format_micros,
+    from_micros,
+    parse_duration,
+    parse_instant,
+    to_micros,
+)
 from tidemark.errors import UserError
 from tidemark.importing.choice import Candidate, Choice, DecisionMaker, Question
 from tidemark.importing.delay_proposal import compute_late_share, create_delay_choice, describe_disorder
 from tidemark.importing.draft import Draft, Section, Setting
 from tidemark.importing.draft_completion import DEFAULT_SLICE, ImportOptions, create_draft, floor_to_slice
-from tidemark.importing.key_candidates import KeyValues, create_key_choice, measure_distances, select_keys
+from tidemark.importing.key_candidates import (
+    KeyValues,
+    create_key_choice,
+    measure_distances,
+    select_keys,
+    write_keys,
+)
 from tidemark.importing.stream_join import StreamInput, StreamJoin
-from tidemark.importing.table_sample import TableSample
+from tidemark.importing.table_sample import SampledColumn, TableSample
 from tidemark.importing.time_candidates import (
     EVENT_TIME,
     KAFKA_OFFSET,
@@ -156,7 +170,26 @@ class _Proposal:
                 f"one input arrives in the order of event times, and the other by {_other_kind(inputs)}. Pass "
                 f"--arrival {EVENT_TIME} for both, or name the arrival of both."
             )
+        self._check_clocks(inputs)
         return inputs
+
+    def _check_clocks(self, inputs: dict[SideName, _Input]) -> None:
+        """Refuse to choose arrivals of which all of one input are before all of the other, as of two clocks.
+
+        Raises:
+            UserError: They are, and the user has decided neither.
+        """
+        is_decided = self._options.arrival or any(f"{side}.arrival" in self._options.overrides for side in SIDES)
+        ranges = [_find_arrival_range(source.arrival) for source in inputs.values()]
+        if is_decided or None in ranges:
+            return
+        (left_first, left_last), (right_first, right_last) = (span for span in ranges if span)
+        if left_last < right_first or right_last < left_first:
+            raise UserError(
+                f"the inputs have no arrival in common: left {format_micros(left_first)} to "
+                f"{format_micros(left_last)}, right {format_micros(right_first)} to {format_micros(right_last)}. Pass "
+                "--arrival for both inputs, or --set left.arrival=ARRIVAL and --set right.arrival=ARRIVAL."
+            )
 
     def _decide_event_time(self, choice: Choice, side: SideName) -> Candidate:
         match self._options.overrides.get(f"{side}.event_time"):
@@ -180,6 +213,7 @@ class _Proposal:
             for key in map(KeyPair.model_validate, settings):
                 _check_key(self._samples["left"], key.left)
                 _check_key(self._samples["right"], key.right)
+            settings = [_match_types(self._samples, setting) for setting in settings]
             figures = [str(item) for item in choice.candidates if item.label in self._options.keys] if choice else []
             return settings, "; ".join(["--key", *figures]), values
         assert choice, "it was created"
@@ -306,6 +340,14 @@ class _Proposal:
         return delay, f"--set, {share} late; {figures}"
 
 
+def _find_arrival_range(arrival: ArrivalValues) -> tuple[int, int] | None:
+    """Return the first and last arrival of an input in microseconds; None if they are unknown."""
+    if arrival.micros is None or arrival.earliest is None:
+        return None
+    micros = arrival.micros if arrival.time is None else arrival.micros[arrival.time.is_valid]
+    return (arrival.earliest, int(micros.max())) if len(micros) else None
+
+
 def _other_kind(inputs: dict[SideName, _Input]) -> str:
     return next(source.arrival.kind for source in inputs.values() if source.arrival.kind != EVENT_TIME)
 
@@ -326,6 +368,34 @@ def _check_key(sample: TableSample, key: str) -> None:
             check_expression(key, check)
     except ValueError as error:
         raise UserError(f"--key: table {sample.name}: {error}") from None
+
+
+def _match_types(samples: dict[SideName, TableSample], setting: Any) -> Any:
+    """Return a key in the form of a pipeline file, with a whole number cast to text if the other side is a text.
+
+    Raises:
+        UserError: The columns have types that a join does not compare.
+    """
+    key = KeyPair.model_validate(setting)
+    left, right = _find_column(samples["left"], key.left), _find_column(samples["right"], key.right)
+    if left is None or right is None:  # an expression, or a type that only a run checks
+        return setting
+    written = write_keys(samples, left, right)
+    if written is None:
+        raise UserError(
+            f"--key: {key.left} is {left.leaf.dtype.simpleString()} and {key.right} is "
+            f"{right.leaf.dtype.simpleString()}, which a join does not compare. Cast one of them in --key LEFT=RIGHT."
+        )
+    is_cast = tuple(name.startswith("CAST(") for name in written)
+    names = [written[0] if is_cast[0] else key.left, written[1] if is_cast[1] else key.right]
+    return dict(zip(SIDES, names, strict=True)) if any(is_cast) else setting
+
+
+def _find_column(sample: TableSample, key: str) -> SampledColumn | None:
+    """Return the column or field that a key names, whatever its case; None for an expression or an unsampled type."""
+    path = [key] if key in sample.column_names else key.split(".") if is_column_path(key) else []
+    names = [name.lower() for name in path]
+    return next((each for each in sample.columns if [name.lower() for name in each.leaf.path] == names), None)
 
 
 def _list_stream_columns(source: _Input) -> set[str]:

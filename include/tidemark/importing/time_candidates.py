@@ -27,6 +27,8 @@ EVENT_TIME = "event-time"
 """Label of no arrival: rows arrive in the order of their event times."""
 _MIN_COMMITS = 10
 """Commits from which the commit time is proposed as arrival without asking."""
+_MIN_COMMIT_SPAN = 0.5
+"""Share of the span of event times that the commits must span for that."""
 _COMPLETE = 0.9
 """Share of rows with a valid time from which a column counts as complete."""
 _PLAUSIBLE_EPOCH = (946_684_800_000_000, 4_102_444_800_000_000)
@@ -220,7 +222,7 @@ def _rank_name(time: TimeValues, kafka: str | None) -> int:
 
 def create_arrival_choice(sample: TableSample, event_time: TimeValues, side: SideName) -> Choice:
     """Rank the possible arrivals of an input: Kafka's timestamp, a column, by commit, and none."""
-    candidates = [_create_event_order(event_time), *_create_commit_order(sample)]
+    candidates = [_create_event_order(event_time), *_create_commit_order(sample, event_time)]
     kafka = _find_kafka_column(sample)
     for time in list_time_columns(sample):
         if time.name == kafka:
@@ -228,8 +230,8 @@ def create_arrival_choice(sample: TableSample, event_time: TimeValues, side: Sid
         if time.name != event_time.name:
             candidates.append(_create_column_order(time, event_time, "column", 3 if is_arrival_name(time.name) else 0))
     criteria = (
-        f"Kafka's timestamp, a column named like an arrival, at least {_MIN_COMMITS} commits, few nulls, times after "
-        "the event"
+        f"Kafka's timestamp, a column named like an arrival, at least {_MIN_COMMITS} commits during the event times, "
+        "few nulls, times after the event"
     )
     choice = Choice.create(
         f"arrival of the {side} input",
@@ -300,14 +302,28 @@ def _create_event_order(event_time: TimeValues) -> Candidate:
     return Candidate(EVENT_TIME, value, "in the order of event times, so that no row is late", (0, 0, 0))
 
 
-def _create_commit_order(sample: TableSample) -> list[Candidate]:
+def _create_commit_order(sample: TableSample, event_time: TimeValues) -> list[Candidate]:
     if sample.commit_problem or not sample.commit_count:
         return []
     kind = "commit" if COMMIT not in sample.column_names else "commit-time"
     value = ArrivalValues(kind, None, sample.commit_times, sample.first_commit)
     is_many = sample.commit_count >= _MIN_COMMITS
     figures = f"{format_count(sample.commit_count, 'commit')} with rows, the rows of a commit at the same time"
+    if sample.commit_times is not None and event_time.is_valid.any():
+        share = _compare_spans(sample.commit_times, event_time.micros[event_time.is_valid])
+        is_many = is_many and share >= _MIN_COMMIT_SPAN
+        figures += f", during {format_share(min(share, 1))} of the span of the event times"
     return [Candidate(COMMIT, value, figures, (2 if is_many else 1, 0, 0))]
+
+
+def _compare_spans(commit_times: Longs, event_times: Longs) -> float:
+    """Return the span of commits as a share of the span of event times, both without their outer 5 % at each end.
+
+    A table that was loaded at once has a tiny share: its commits do not show when the stream read its rows.
+    """
+    commits, events = (np.quantile(times, (0.05, 0.95)) for times in (commit_times, event_times))
+    span = float(events[1] - events[0])
+    return float(commits[1] - commits[0]) / span if span else 1.0
 
 
 def _create_column_order(time: TimeValues, event_time: TimeValues, kind: str, rank: int) -> Candidate:

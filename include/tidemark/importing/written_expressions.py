@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain, count
 
+from tidemark.config.expressions import list_columns
 from tidemark.config.loader import PLACEHOLDER
 from tidemark.config.sides import SideName
 from tidemark.errors import ImportRefusedError
@@ -35,7 +38,14 @@ def write_column(column: Column, *, has_side: bool) -> str:
     """
     name, *fields = column.path
     parts = (f"{column.side}_{name}" if has_side else name, *fields)
-    return ".".join(part if _NAME.fullmatch(part) else quote_identifier(part) for part in parts)
+    return ".".join(_quote_if_needed(part) for part in parts)
+
+
+@cache
+def _quote_if_needed(name: str) -> str:
+    """Quote a name that SQL reads as something else than a column, such as null or from."""
+    is_plain = _NAME.fullmatch(name) and list_columns(f"{name} IS NULL OR {name} <> 1") == [name]
+    return name if is_plain else quote_identifier(name)
 
 
 def write_conjunction(conditions: Iterable[Expression], to_sql: SqlWriter, location: str) -> str:
@@ -76,8 +86,34 @@ def write_key(key: Expression, side: SideName, to_sql: SqlWriter) -> str:
 
 
 def write_select(columns: Iterable[OutputColumn], to_sql: SqlWriter) -> Section:
-    """Write the output columns. An expression that cannot be written is left to the user."""
-    return {column.name: _write_output_column(column, to_sql) for column in columns}
+    """Write the output columns. An expression that cannot be written is left to the user.
+
+    A name that begins with an underscore, or that another column has already, is changed.
+    """
+    columns = list(columns)
+    unchanged = {column.name.lower(): column for column in reversed(columns) if not column.name.startswith("_")}
+    taken = set(unchanged)
+    select: Section = {}
+    for column in columns:
+        if unchanged.get(column.name.lower()) is column:
+            select[column.name] = _write_output_column(column, to_sql)
+            continue
+        name = _choose_name(column.name, taken)
+        taken.add(name.lower())
+        origin = f"{column.origin}, a name that begins with _ or is not unique"
+        select[name] = _write_output_column(replace(column, origin=origin), to_sql)
+    return select
+
+
+def _choose_name(name: str, taken: Collection[str]) -> str:
+    """Return a name without leading underscores, and with a number if it is taken, whatever its case.
+
+    >>> _choose_name("_id", {"id"}), _choose_name("__", ())
+    ('id_2', 'column')
+    """
+    stem = name.lstrip("_") or "column"
+    names = chain([stem], (f"{stem}_{number}" for number in count(2)))
+    return next(each for each in names if each.lower() not in taken)
 
 
 def omit_window_expression(name: str) -> Omission:
