@@ -110,7 +110,7 @@ def test_compare_damaged_stream_assigns_each_cause(
         ),
         (
             {"dialect": "flink-sql", "left__where": "v > 1"},
-            {"left.where": "v > 2", "left.idle_timeout": "1 minute"},
+            {"left.where": "v > 2", "left.filter": "after_watermark", "left.idle_timeout": "1 minute"},
             "left.idle_timeout is 1 minute (not set in the pipeline); left.where is v > 2 (v > 1 in the pipeline)",
         ),
     ],

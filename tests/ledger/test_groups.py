@@ -24,7 +24,7 @@ from tidemark.planning.planner import create_plan
 from tidemark.planning.replay_strategy import ReplayLimits
 from tidemark.planning.request import Request
 from tidemark.planning.scan_estimate import InputFiles
-from tidemark.quality.evaluation_scope import JobRows
+from tidemark.quality.evaluation_scope import ValidationRows
 from tidemark.quality.gate import validate_output
 from tidemark.quality.gx import result_store
 from tidemark.quality.invariants import INVARIANTS
@@ -123,7 +123,7 @@ def create_invariant_counts(broken=None, name="null_keys", slices=8):
 
 def test_validate_output_broken_invariant_fails_only_its_slices(tmp_path):
     settings, tables = SimpleNamespace(quality=[], notify=[], expose_row_values=False), PipelineTables(str(tmp_path))
-    rows = JobRows(range(8), {})
+    rows = ValidationRows(range(8), {})
     validation = validate_output(create_invariant_counts([5, 6]), rows, settings, tables, "run")
     outcomes = [validation.select_slices(number, number + 1).outcome for number in range(8)]
     assert (validation.publishable_count, outcomes) == (5, ["passed"] * 5 + ["failed"] * 2 + ["passed"])
@@ -150,7 +150,7 @@ def test_validate_output_evaluates_expectations_per_slice_or_job(spark, tmp_path
             expose_row_values=False,
         )
         validation = validate_output(
-            create_invariant_counts(slices=4), JobRows(starts, {"emissions": rows}), pipeline, tables, "run"
+            create_invariant_counts(slices=4), ValidationRows(starts, {"emissions": rows}), pipeline, tables, "run"
         )
         return validation.publishable_count, [
             validation.select_slices(number, number + 1).outcome for number in range(4)

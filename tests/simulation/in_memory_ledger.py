@@ -98,7 +98,7 @@ class InMemoryLedger:
 
     @property
     def versions(self) -> dict[str, list[Version]]:
-        """Versions of the tables that follow the ledger, by name."""
+        """Versions of the tables that the ledger manages, by name."""
         versions = {name: self.lake.tables.get(getattr(self.tables, name)) for name in LEDGER_MANAGED_TABLES}
         return {name: versions_of_table for name, versions_of_table in versions.items() if versions_of_table}
 

@@ -292,7 +292,7 @@ def test_column_named_commit_makes_short_form_ambiguous(lake, pipeline):
     assert plan_without_spark(pipeline(left__arrival=by_column, right__arrival=by_column), lake).slice_count == 1
 
     write_deltalake(lake / "left", rows.rename_columns(["k", "_Arrival"]), mode="overwrite", schema_mode="overwrite")
-    with pytest.raises(InputError, match="input left has a column _Arrival, the name of Tidemark's column of arrivals"):
+    with pytest.raises(InputError, match="input left has a column _Arrival, a name that Tidemark uses for arrivals"):
         plan_without_spark(
             pipeline(left__arrival={"commit": True}, left__event_time="_Arrival", right__arrival=by_column), lake
         )

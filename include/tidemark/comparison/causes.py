@@ -467,4 +467,6 @@ def _select_settings(pipeline: Pipeline) -> dict[str, Any]:
     settings = flatten_settings(pipeline.output_affecting_settings(include_defaults=True))
     inputs = tuple(f"{side}.{name}" for side in SIDES for name in _INPUT_SETTINGS)
     prefixes = ("dialect", "time_bounds", "time_zone", "join.", "explode", "restarts", "watermark_strategy", "spark.")
-    return {name: value for name, value in settings.items() if name.startswith((*prefixes, *inputs))}
+    selected = {name: value for name, value in settings.items() if name.startswith((*prefixes, *inputs))}
+    filters = {side: getattr(pipeline, side) for side in SIDES if getattr(pipeline, side).where}
+    return selected | {f"{side}.filter": pipeline.get_filter(source) for side, source in filters.items()}

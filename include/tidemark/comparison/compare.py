@@ -210,16 +210,16 @@ def _compute_agreement(counts: _Counts, view: CommittedView, slices: range) -> t
     def summarize(start: int | None) -> Agreement:
         entry = None if start is None else view.ledger.entry(view.grid.number_at(start))
         in_slice, causes = counts.get(start, Counter()), Counter[str]()
-        expected = Counter({BATCH: 0, STREAM: 0})
+        surplus = Counter({BATCH: 0, STREAM: 0})
         for (cause, only_in), rows in in_slice.items():
             causes[cause] += rows
-            expected[only_in] += rows if cause != "pending" else 0
+            surplus[only_in] += rows if cause != "pending" else 0
         return Agreement(
             slice=None if start is None else format_instant(from_micros(start)),
             run=entry.output_version if entry else None,
             same=starts[start] - sum(rows for (_, only_in), rows in in_slice.items() if only_in == BATCH),
-            only_batch=expected[BATCH],
-            only_stream=expected[STREAM],
+            only_batch=surplus[BATCH],
+            only_stream=surplus[STREAM],
             unexplained=causes["unexplained"],
             pending=causes["pending"],
             causes=dict(causes),

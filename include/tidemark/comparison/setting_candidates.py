@@ -41,7 +41,7 @@ def suggest_settings(unexplained: DataFrame, view: CommittedView, stream: DataFr
     # More late rows mean missing pairs of an interval join, but further firings of a window or rows of an anti join.
     if evidence.stream_lacks_rows or pipeline.join.window:
         suggestions += _suggest_shorter_delays(pipeline)
-    # In flink-sql a restart would force a replay row by row.
+    # In flink-sql a restart would force a simulation row by row.
     first_late = evidence.first_late_clock
     if first_late is not None and not pipeline.restarts and pipeline.dialect == "flink-datastream":
         suggestions.append({"restarts": (format_micros(first_late),)})

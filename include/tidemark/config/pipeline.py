@@ -395,7 +395,11 @@ class Pipeline(Settings):
 
     def has_filter_before_watermark(self, source: Input) -> bool:
         """Return True if rows that an input's `where` removes count as missing from its table."""
-        return source.where is not None and (source.filter or _DEFAULT_FILTER[self.dialect]) == "before_watermark"
+        return source.where is not None and self.get_filter(source) == "before_watermark"
+
+    def get_filter(self, source: Input) -> str:
+        """Return the position of an input's filter, by default that of the dialect."""
+        return source.filter or _DEFAULT_FILTER[self.dialect]
 
     def get_allowed_clock_skew(self, side: SideName) -> timedelta | None:
         """Return the time by which an input's event times may be after their arrival.

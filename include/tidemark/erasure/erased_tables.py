@@ -25,7 +25,7 @@ ROW_KINDS: Mapping[str, RowKind] = {
 """Kind of row by table, of all tables that contain rows of the inputs. An erasure covers these tables."""
 
 ERASED_LEDGER_TABLES = tuple(name for name in ROW_KINDS if name in LEDGER_MANAGED_TABLES)
-"""The tables of `ROW_KINDS` that follow the ledger: these two constants decide how an erasure covers them.
+"""The tables of `ROW_KINDS` that the ledger manages: these two constants decide how an erasure covers them.
 
 A table that does not follow it has code of its own in `plan` and `row_erasure`, as `REJECTED_OUTPUT` has.
 """

@@ -45,7 +45,7 @@ class ErasurePlan:
 
     @property
     def row_counts(self) -> dict[str, int]:
-        """Number of rows to erase, by table that follows the ledger."""
+        """Number of rows to erase, by table that the ledger manages."""
         return {name: sum(files.values()) for name, files in self.matching_files.items()}
 
     @property

@@ -70,9 +70,9 @@ class Ledger:
         """
         read = cls.read if applies_commits else cls.read_without_sync
         ledger = read(PipelineTables.from_config(pipeline, lake), Grid.from_config(pipeline.slices))
-        owners = set(ledger.rows["pipeline"].dropna()) if len(ledger.rows) else set()
-        if owners - {pipeline.name}:
-            owner = ", ".join(sorted(owners))
+        owners = set(ledger.rows["pipeline"].dropna()) - {pipeline.name} if len(ledger.rows) else set()
+        if owners:
+            owner = min(owners)
             raise UserError(
                 f"output {pipeline.output} belongs to pipeline {owner}, according to its ledger. Set another `output` "
                 f"for {pipeline.name}, or rename the pipeline to {owner}."

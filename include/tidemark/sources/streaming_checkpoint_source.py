@@ -42,8 +42,8 @@ def require_no_columns(table: DeltaInput, names: Collection[str]) -> None:
     """
     if conflicts := [name for name in table.schema.names if name.lower() in names]:
         raise InputError(
-            f"input {table.name} has a column {conflicts[0]}, the name of Tidemark's column of arrivals. Rename it, "
-            "or name an arrival column."
+            f"input {table.name} has a column {conflicts[0]}, a name that Tidemark uses for arrivals. Rename it, or "
+            "name an arrival column."
         )
 
 
@@ -75,9 +75,14 @@ def create_query_input(table: DeltaInput, trace: QueryTrace, side: str, settings
     """Create an input with the rows that a query has read. If it read a table twice, left is the first source.
 
     Raises:
-        InputError: The query has not read the table or its files.
+        InputError: The query has not read the table or its files, or a column has the name of `ARRIVAL_COLUMN`.
     """
-    require_no_columns(table, {ARRIVAL_COLUMN})
+    query_input = _find_query_input(table, trace, side, settings)
+    require_no_columns(query_input, {ARRIVAL_COLUMN})
+    return query_input
+
+
+def _find_query_input(table: DeltaInput, trace: QueryTrace, side: str, settings: CheckpointArrival) -> QueryInput:
     sources, index = trace.list_sources(), 0 if side == "left" else -1
     location = (table.spark, table.name, table.path)
     detail = table.spark.sql(f"DESCRIBE DETAIL delta.{quote_identifier(table.path)}").first()

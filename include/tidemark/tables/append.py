@@ -1,4 +1,4 @@
-"""Append the rejected rows of a run to a table that does not follow the ledger."""
+"""Append the rejected rows of a run to a table that the ledger does not manage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.tables.schema_evolution import evolve_schema
 
 
 def append_rejected_rows(rows: DataFrame, path: str, run: str) -> None:
-    """Append rows of a run to a table that does not follow the ledger. Create the table if needed.
+    """Append rows of a run to a table that the ledger does not manage. Create the table if needed.
 
     Raises:
         UserError: The new type of a column cannot represent all values in the table.

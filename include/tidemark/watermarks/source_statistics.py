@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from tidemark.config.sides import SIDES
 from tidemark.timegrid.time_columns import clock_ms
 from tidemark.watermarks.buckets import NO_LEAD
-from tidemark.watermarks.row_status import AHEAD, is_ahead, is_filtered, is_rejected
+from tidemark.watermarks.row_status import AHEAD, is_ahead, is_filtered, is_rejected, moves_watermark_only
 from tidemark.watermarks.source_status import UNPARTITIONED
 
 
@@ -17,7 +17,7 @@ def compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
     """Aggregate each bucket and source: newest and oldest event time, lead, first and last clock, and row counts."""
     is_accepted = F.col("rejected").isNull()
     # A filtered row with times out of bounds has no effect at all.
-    is_effective = is_accepted | (is_filtered() & F.col("event_time").isNotNull())
+    is_effective = is_accepted | moves_watermark_only()
     time, clock = (F.when(is_effective, F.col(name)) for name in ("event_time", "clock"))
     is_late_arriving = F.col("owning_slice") < F.col("slice")
     grouped = rows.groupBy("bucket", "side", "partition").agg(
