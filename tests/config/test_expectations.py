@@ -49,8 +49,17 @@ REFUSED = {
     "no bounds": (BETWEEN, {"column": "c", "min_value": None}, "has no bounds, so it always passes"),
     "bound that is no number": (BETWEEN, {"column": "c", "max_value": math.nan}, "max_value (nan) is not a finite"),
     "bound that is true": (BETWEEN, {"column": "c", "max_value": True}, "max_value (True) is not a finite number"),
-    "null in a set": (IN_SET, {"column": "c", "value_set": ["a", None]}, "value_set has null, with which all values"),
-    "duplicate in a set": (IN_SET, {"column": "c", "value_set": [1, 2, 1]}, "value_set has 1 twice. Remove one."),
+    "null in a set": (
+        IN_SET,
+        {"column": "c", "value_set": ["a", None]},
+        "value_set has null, which Great",
+    ),
+    "null for a set": (IN_SET, {"column": "c", "value_set": None}, "value_set is missing. Add it."),
+    "NaN as a value": (
+        "expect_table_row_count_to_equal",
+        {"value": math.nan},
+        "value (nan) is not a finite number",
+    ),
     "empty set": (IN_SET, {"column": "c", "value_set": []}, "value_set is empty. Write at least one value."),
     "no set": (IN_SET, {"column": "c"}, "value_set is missing. Add it."),
     "pattern of LIKE": (

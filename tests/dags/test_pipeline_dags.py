@@ -15,6 +15,7 @@ from tidemark.airflow import Project, dags, pipeline_dags
 from tidemark.airflow.dag_options import OPTIONS
 from tidemark.airflow.web.pipeline_files import find_pipeline, list_pipelines
 from tidemark.config import load_pipeline
+from tidemark.errors import PipelineFileError
 
 PROJECT = Path(__file__).parents[2]
 SUBMITTED = str(PROJECT / "include/tidemark/airflow/spark_application.py")
@@ -509,6 +510,14 @@ def test_pipeline_file_is_read_once_for_its_dags(pipeline_file, monkeypatch):
     monkeypatch.setattr(dags, "load_pipeline", lambda file: pytest.fail(f"{file} is read again"))
 
     assert [dag.dag_id for dag in pipeline_dags(Project(folder))] == [f"p__{kind}" for kind in (*KINDS, "repair")]
+
+
+def test_invalid_option_of_all_dags_is_raised(pipeline_file, monkeypatch):
+    folder = pipeline_file("p.yaml", name="p")
+    monkeypatch.setenv("TIDEMARK_PIPELINES", str(folder))
+
+    with pytest.raises(PipelineFileError, match="Airflow cannot create the DAG p__slice: .*max_active_runz"):
+        pipeline_dags(Project(folder), max_active_runz=2)
 
 
 @pytest.mark.parametrize(("files", "owner"), [("ap", "p"), ("pq", "p"), ("ab", "a")])

@@ -120,8 +120,12 @@ def test_wait_task_refuses_interval_of_an_earlier_grid(tmp_path, monkeypatch, st
     bounds = {"start": f"2025-01-01T{start}Z", "end": f"2025-01-01T{end}Z"}
     task = WaitForInputs(task_id="wait", file=slices.file, project=Project(slices.file.parent), **bounds)
 
-    with pytest.raises(AirflowFailException, match="not on a slice boundary.* airflow dags delete orders__slice"):
-        task.execute({})
+    hint = "If the setting slices has changed, see docs/change-a-pipeline.md"
+    with pytest.raises(AirflowFailException, match=f"not on a slice boundary.*{hint}"):
+        task.execute({"dag_run": SimpleNamespace(run_type="scheduled")})
+    with pytest.raises(AirflowFailException, match="not on a slice boundary") as by_hand:
+        task.execute({"dag_run": SimpleNamespace(run_type="manual")})
+    assert hint not in str(by_hand.value)
 
 
 def test_asset_rule_finds_asset_with_uri_of_its_own(tmp_path):

@@ -147,15 +147,20 @@ def pipeline_dags(project: Project, **options: Any) -> list[TidemarkDag]:
 
     Returns:
         The DAGs. Pipelines whose files are not valid have none (`Project.raise_errors` shows why).
+
+    Raises:
+        PipelineFileError: `options` are not valid: Airflow creates the DAGs without them.
     """
     parsed_dag_id = get_parsing_context().dag_id
     name, _, kind = (parsed_dag_id or "").rpartition("__")
     if kind in KINDS and (match := _find_by_file_name(project, name)):
         file, pipeline = match
         return [TidemarkDag(file, kind, project=project, pipeline=pipeline, **options)]
-    dags, _ = create_dags(project, **options)
+    dags, errors = create_dags(project, **options)
+    if options and errors and (caused_by_options := sorted(set(errors) - set(create_dags(project)[1]))):
+        raise PipelineFileError("\n".join(caused_by_options))
     for dag in dags:
-        dag.auto_register = True
+        dag.auto_register = options.get("auto_register", True)
         with dag:  # registers the DAG at its end
             pass
     return dags

@@ -33,7 +33,7 @@ from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.cluster import SPARK_SECRET_VARIABLE
 from tidemark.config.notify import Receiver, get_connection_variable
 from tidemark.config.types import parse_instant
-from tidemark.errors import CheckFailedError, PipelineFileError, UserError, to_submit_exit_code
+from tidemark.errors import CheckFailedError, PipelineFileError, SliceOrderError, UserError, to_submit_exit_code
 
 _FINAL_EXIT_CODES = tuple(
     f"Error code is: {to_submit_exit_code(kind.exit_code)}." for kind in (CheckFailedError, UserError)
@@ -79,6 +79,10 @@ class WaitForInputs(BaseOperator):
             pipeline, start, end = load_pipeline(Path(self.file)), parse_instant(self.start), parse_instant(self.end)
             is_committed = are_committed(pipeline, self.lake, start, end)
             send_uncommitted_slices(pipeline, self.lake)
+        except SliceOrderError as error:
+            is_scheduled = "dag_run" in context and context["dag_run"].run_type == "scheduled"
+            hint = ". If the setting slices has changed, see docs/change-a-pipeline.md" if is_scheduled else ""
+            raise AirflowFailException(f"{error}{hint}") from None
         except (UserError, ValueError) as error:
             raise AirflowFailException(str(error)) from None
         if is_committed:

@@ -57,20 +57,27 @@ class Project:
 
     def pipelines(self) -> tuple[dict[Path, Pipeline], list[str]]:
         """Return the valid pipelines by file, and one error line per other file."""
-        valid: dict[Path, Pipeline] = {}
+        loaded: dict[Path, Pipeline] = {}
         errors: list[str] = []
         for file in list_pipeline_files(self.pipelines_folder):
             try:
-                valid[file] = _load_schedulable(file)
+                loaded[file] = load_pipeline(file)
             except PipelineFileError as error:
                 errors.append(str(error))
-        owned = select_owners(valid)
+        owned = select_owners(loaded)
         owners = {pipeline.name: file for file, pipeline in owned.items()}
-        for file, pipeline in valid.items():
+        schedulable: dict[Path, Pipeline] = {}
+        for file, pipeline in loaded.items():
             if file not in owned:
                 owner = owners[pipeline.name].name
                 errors.append(f"{file}: name: {owner} already defines {pipeline.name}. Choose another name.")
-        return owned, errors
+                continue
+            try:
+                _require_schedulable(file, pipeline)
+                schedulable[file] = pipeline
+            except PipelineFileError as error:
+                errors.append(str(error))
+        return schedulable, errors
 
     def find_pipeline(self, name: str) -> tuple[Path, Pipeline] | None:
         """Return the pipeline whose file and `name` are `name`, without reading other files; None if there is none.
@@ -79,7 +86,8 @@ class Project:
             PipelineFileError: The file is not valid.
         """
         for file in (self.pipelines_folder / f"{name}{suffix}" for suffix in _SUFFIXES):
-            if file.is_file() and (pipeline := _load_schedulable(file)).name == name:
+            if file.is_file() and (pipeline := load_pipeline(file)).name == name:
+                _require_schedulable(file, pipeline)
                 return file, pipeline
         return None
 
@@ -111,17 +119,15 @@ def select_owners(pipelines: Mapping[Path, Pipeline]) -> dict[Path, Pipeline]:
     return {file: pipeline for file, pipeline in pipelines.items() if owners[pipeline.name] is file}
 
 
-def _load_schedulable(file: Path) -> Pipeline:
-    """Load a pipeline file, and check that Airflow can schedule it.
+def _require_schedulable(file: Path, pipeline: Pipeline) -> None:
+    """Require that Airflow can schedule a pipeline.
 
     Raises:
-        PipelineFileError: The file is not valid, or Airflow cannot schedule it.
+        PipelineFileError: The file of its reference is not valid, or Airflow cannot schedule it.
     """
-    pipeline = load_pipeline(file)
     load_reference(file)
     require_timetable(pipeline, file)
     require_provider(pipeline, file)
-    return pipeline
 
 
 def _read_setting(name: str) -> str:

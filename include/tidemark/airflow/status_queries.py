@@ -26,7 +26,7 @@ from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.snapshot import DeltaSnapshot
 from tidemark.delta.table import DeltaTableHandle
-from tidemark.errors import SliceOrderError, UserError
+from tidemark.errors import UserError
 from tidemark.formatting import format_count
 from tidemark.integrity.check import check_integrity
 from tidemark.ledger.ledger import Ledger
@@ -91,16 +91,12 @@ def are_committed(pipeline: Pipeline, lake: str, start: datetime, end: datetime)
     """Return True if the slices from `start` to `end` (exclusive) are committed and no committed slice is stale.
 
     Raises:
-        UserError: An instant is no slice boundary, or a table is not valid.
+        SliceOrderError: An instant is no slice boundary.
+        UserError: A table is not valid.
     """
     ledger = Ledger.from_pipeline(pipeline, lake, applies_commits=False)
-    try:
-        first, last = (ledger.grid.parse_boundary(instant, "data interval:") for instant in (start, end))
-    except SliceOrderError as error:
-        raise SliceOrderError(
-            f"{error}. If slices in the pipeline file has changed, {pipeline.name}__slice continues from its last run. "
-            f"Delete its runs by: airflow dags delete {pipeline.name}__slice"
-        ) from None
+    first = ledger.grid.parse_boundary(start, "start")
+    last = ledger.grid.parse_boundary(end, "end")
     are_present = first < last and all(number in ledger.entries for number in range(first, last))
     return are_present and not find_stale_slices(ledger)
 

@@ -117,7 +117,8 @@ def waive(
 ) -> None:
     """Publish one slice at its next run even if an expectation fails.
 
-    The ledger records user, time and reason. The waiver applies to one run: later runs are validated again.
+    The ledger records user, time and reason. The waiver holds until the slice is committed: later runs
+    are validated again.
 
     Example: `tidemark quality waive flights_weather --slice 2013-01-10T14:00Z --expectation carrier --reason storm`
     """

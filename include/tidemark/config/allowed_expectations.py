@@ -137,7 +137,9 @@ _REFUSED = {
     "expect_query_results_to_match_comparison": _OTHER_TABLES,
     "expect_table_row_count_to_equal_other_table": _OTHER_TABLES,
     "unexpected_rows_expectation": "runs SQL. Write {type: rows, that: CONDITION}.",
-    "expect_column_values_to_be_dateutil_parseable": f"{_NOT_FOR_SPARK} try_to_timestamp(left_a) IS NOT NULL}}.",
+    "expect_column_values_to_be_dateutil_parseable": (
+        f"{_NOT_FOR_SPARK} left_a IS NULL OR try_to_timestamp(left_a) IS NOT NULL}}."
+    ),
     **dict.fromkeys(_LIKE_PATTERNS, f"{_NOT_FOR_SPARK} left_a LIKE 'x%'}}."),
     "expect_column_values_to_match_json_schema": "fetches references of a schema. Validate a column of from_json(...).",
     "condition_parser": "is not needed, because row_condition is SQL of Spark. Remove it.",
@@ -155,6 +157,7 @@ _OPTIONAL = split_words(
     """
 )
 """Arguments that an expectation need not have; it has all others that it allows."""
+_NUMBERS = frozenset({"min_value", "max_value", "mostly", "value", "threshold", "multiplier", "sum_total"})
 _EXAMPLES = {
     "that": "Write a condition, such as that: left_amount >= 0.",
     **{name: f"Name a column, such as {name}: left_amount." for name in ("column", "column_A", "column_B")},
@@ -183,8 +186,9 @@ def check_expectation(name: str, arguments: Mapping[str, Any]) -> None:
             _check_condition(name, argument, value)
         if not _is_literal(value) and not (argument == "quantile_ranges" and _is_quantile_ranges(value)):
             raise ValueError(f"{name}: {argument} is not a value or a list of values. Write literal values.")
-        if argument in _LIST_ARGUMENTS and not isinstance(value, list):
+        if argument in _LIST_ARGUMENTS and not isinstance(value, list | None):
             raise ValueError(f"{name}: {argument} should be a list. Write [{value}].")
+    arguments = {argument: value for argument, value in arguments.items() if value is not None}
     for argument in sorted(allowed - _OPTIONAL - arguments.keys()):
         raise ValueError(f"{name}: {argument} is missing. {_EXAMPLES.get(argument, 'Add it.')}")
     _check_values(name, arguments)
@@ -216,19 +220,18 @@ def _check_values(name: str, arguments: Mapping[str, Any]) -> None:
     values = arguments.get("value_set", [])
     if None in values:
         raise ValueError(
-            f"{name}: value_set has null, with which all values pass. Remove it: nulls always pass, unless "
-            "expect_column_values_to_not_be_null is another expectation."
+            f"{name}: value_set has null, which Great Expectations compares with no value. Remove it. Null values "
+            "always pass, unless expect_column_values_to_not_be_null is another expectation."
         )
-    if duplicates := [value for number, value in enumerate(values) if value in values[:number]]:
-        raise ValueError(f"{name}: value_set has {duplicates[0]} twice. Remove one.")
 
 
 def _check_bounds(name: str, arguments: Mapping[str, Any]) -> None:
     """Check the numbers of an expectation, which Great Expectations checks only when a job validates its slices."""
     low, high = arguments.get("min_value"), arguments.get("max_value")
-    for bound, value in (("min_value", low), ("max_value", high), ("mostly", arguments.get("mostly"))):
+    for argument in sorted(_NUMBERS & arguments.keys()):
+        value = arguments[argument]
         if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
-            raise ValueError(f"{name}: {bound} ({value}) is not a finite number. Correct it, or remove it.")
+            raise ValueError(f"{name}: {argument} ({value}) is not a finite number. Correct it, or remove it.")
     if "min_value" in ALLOWED_ARGUMENTS[name] and low is None and high is None:
         raise ValueError(f"{name} has no bounds, so it always passes. Set min_value, max_value or both.")
     if isinstance(low, int | float) and isinstance(high, int | float) and low > high:

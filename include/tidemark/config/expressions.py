@@ -292,7 +292,9 @@ def _parse(expression: str) -> exp.Expr:
         raise ValueError(f"is not an SQL expression. Correct the syntax{_find_position(error.errors)}.") from None
     except SqlglotError:
         raise ValueError("is not an SQL expression. Close the open quote.") from None
-    if len(trees) != 1 or any(token.token_type.name == "SEMICOLON" for token in tokens):
+    if any(token.token_type.name == "SEMICOLON" for token in tokens):
+        raise ValueError("has a semicolon. Remove it, and combine conditions by AND.")
+    if len(trees) != 1:
         raise ValueError("is not one SQL expression. Combine conditions by AND, and quote names that are SQL words.")
     [tree] = trees
     if tree is None:

@@ -51,7 +51,7 @@ def _escape(value: Any) -> Any:
         case str():
             return escape(value).replace("$", "&#36;")
         case dict():
-            return {name: _escape(item) for name, item in value.items()}
+            return {_escape(name): _escape(item) for name, item in value.items()}
         case list() | tuple():
             return [_escape(item) for item in value]
     return value
