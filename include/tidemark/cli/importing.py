@@ -32,7 +32,9 @@ def import_(
     name: Annotated[
         str | None,
         typer.Option(
-            "--name", metavar="NAME", help="Name of the pipeline. [default: the job's output table, or SOURCE]"
+            "--name",
+            metavar="NAME",
+            help="Name of the pipeline. [default: the output table, else the file or function]",
         ),
     ] = None,
     output: Annotated[

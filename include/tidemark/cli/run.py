@@ -44,7 +44,9 @@ FromOption = Annotated[
 ToOption = Annotated[
     str | None,
     typer.Option(
-        "--to", metavar="T", help="End of the last slice, exclusive, ISO 8601. [default: after the last input row]"
+        "--to",
+        metavar="T",
+        help="End of the last slice, exclusive, ISO 8601. [default: the last slice that is over and has input rows]",
     ),
 ]
 SlicesPerJobOption = Annotated[
@@ -67,7 +69,7 @@ ReprocessFromOption = Annotated[
     typer.Option(
         "--from",
         metavar="T",
-        help="Start of the first slice to recompute. [default: each slice with changed inputs or late-arriving rows]",
+        help="Start of the first slice to recompute. [default: all stale slices, and those with changed or late rows]",
     ),
 ]
 ReprocessToOption = Annotated[
@@ -86,7 +88,10 @@ DryRunOption = Annotated[
 ]
 OutdatedOption = Annotated[
     bool,
-    typer.Option("--outdated", help="Recompute all outdated slices: stale, late-arriving rows, changed inputs."),
+    typer.Option(
+        "--outdated",
+        help="Recompute outdated slices as NAME__repair does (with `append`: not because of late-arriving rows).",
+    ),
 ]
 PlanFileOption = Annotated[
     Path | None,
