@@ -504,6 +504,8 @@ def test_import_of_an_earlier_flink_whose_inputs_can_be_idle_leaves_its_version_
     pipeline = load_pipeline("p.yaml")
     assert pipeline.flink_version is None
     assert pipeline.join.min_cleanup_interval == "half"
+    origin = f"default of Flink 1.17; if the job sets it, pass --conf {CLEANUP}=T"
+    assert origin in re.sub(r"\s+(# )?", " ", Path("p.yaml").read_text())
     assert import_plan(get_plan("orders") | {"flinkVersion": "2.2"}, *FILLED, *idle, output="q.yaml") == 0
     assert load_pipeline("q.yaml").flink_version == "2.2"
 

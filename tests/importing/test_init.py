@@ -20,6 +20,7 @@ from tidemark.config.sides import SIDES
 from tidemark.config.types import to_micros
 from tidemark.importing.delay_proposal import MAX_LATE_SHARE, create_delay_choice
 from tidemark.importing.table_sample import SampleLimits, read_sample
+from tidemark.importing.time_candidates import create_arrival_choice, create_event_time_choice
 from tidemark.watermarks.disorder import ON_TIME, Arrivals, find_late_rows, measure_disorder
 
 START = datetime(2024, 5, 1, tzinfo=UTC)
@@ -270,6 +271,60 @@ def test_table_that_was_loaded_at_once_has_no_clear_arrival(lake, refuse):
 
     assert "the arrival of the right input is not clear" in message
     assert "commit (12 commits with rows, the rows of a commit at the same time, during" in message
+
+
+HOUR = timedelta(hours=1)
+
+
+def write_hourly_table(lake, first_event, statistics):
+    """Write a table of ten hours, each a commit of 100 rows."""
+    for number in range(10):
+        times = [first_event + number * HOUR + minute * timedelta(minutes=0.5) for minute in range(100)]
+        rows = pa.table({"event_time": pa.array(times, pa.timestamp("us", "UTC"))})
+        options = {} if statistics else {"configuration": {"delta.dataSkippingNumIndexedCols": "0"}}
+        write_deltalake(str(lake / "t"), rows, mode="append", **options)
+    move_commits(lake, distance=HOUR)
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("rows", [50, 200, 1000])
+def test_sample_of_few_commits_of_a_table_with_many_has_a_clear_arrival(rows, statistics, lake):
+    write_hourly_table(lake, START, statistics=statistics)
+    sample = read_sample(str(lake), "t", SampleLimits(rows=rows))
+    event_time = create_event_time_choice(sample, "left").default.value
+
+    choice = create_arrival_choice(sample, event_time, "left")
+
+    assert choice.default.label == "commit"
+
+
+def test_span_of_commits_is_that_of_the_log_if_the_sample_is_a_part(lake):
+    years = [START + number * timedelta(days=365) for number in (-9, -5, 0)]
+    times = pa.array([time for time in years for _ in range(1000)], pa.timestamp("us", "UTC"))
+    write_deltalake(str(lake / "t"), pa.table({"event_time": times}))
+    write_hourly_table(lake, START, statistics=True)
+    sample = read_sample(str(lake), "t", SampleLimits(rows=950))
+    event_time = create_event_time_choice(sample, "left").default.value
+
+    choice = create_arrival_choice(sample, event_time, "left")
+
+    assert choice.default is None, "most rows were loaded at once"
+    assert "11 commits with rows" in choice.candidates[0].figures
+
+
+def test_arrivals_of_two_clocks_that_a_person_chooses_are_accepted(lake, tmp_path, monkeypatch):
+    write_table(lake, "left", create_rows(1, **USUAL))
+    write_table(lake, "right", create_rows(2, k=key, event_time=event))
+    move_commits(lake, start=datetime(2026, 5, 1, tzinfo=UTC))
+    monkeypatch.setattr("tidemark.cli.terminal_decisions.is_terminal", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO("1\n" * 7))
+    options = ["--set", "slices.every=1000 days", "--output", str(tmp_path / "p.yaml")]
+
+    assert main(["init", "left", "right", "--lake", str(lake), *BOUNDS, *options]) == 0
+
+    pipeline = load_pipeline(tmp_path / "p.yaml")
+    assert (pipeline.left.arrival.column, type(pipeline.right.arrival).__name__) == ("received_at", "CommitArrival")
+    assert "The samples of the inputs have no arrival in common." in (tmp_path / "p.yaml").read_text()
 
 
 def test_arrivals_of_two_clocks_are_refused_unless_they_are_decided(lake, refuse, tmp_path):

@@ -14,9 +14,10 @@ from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant
 from tidemark.errors import ImportRefusedError, UserError
 from tidemark.importing.draft_completion import ImportOptions, _create_table, create_draft
+from tidemark.importing.expressions import Column
 from tidemark.importing.pipeline_writer import format_pipeline_file
 from tidemark.importing.spark_input import SparkInput
-from tidemark.importing.spark_join import _check_reader, import_spark_join
+from tidemark.importing.spark_join import _check_reader, _list_reader_omissions, import_spark_join
 from tidemark.importing.spark_query import _find_function, read_plan, read_settings
 from tidemark.importing.stream_join import StreamInput
 from tidemark.sources.resolution import open_inputs
@@ -197,11 +198,21 @@ def text_filter():
 
 
 def residual_time():
-    return watermarked[0].join(watermarked[1], F.expr(f"{BOUND} 1 hour AND date(clickTime) = date'2024-01-01'"))
+    return watermarked[0].join(watermarked[1], F.expr(f"{BOUND} 1 hour AND date(clickTime) >= date(impressionTime)"))
 
 
 def residual_time_after():
-    return watermarked[0].join(watermarked[1], F.expr(f"{BOUND} 1 hour")).where("clickTime IS NOT NULL")
+    pairs = watermarked[0].join(watermarked[1], F.expr(f"{BOUND} 1 hour"))
+    return pairs.where("date(clickTime) > date(impressionTime)")
+
+
+def filtered_time_outer():
+    return watermarked[0].join(watermarked[1], F.expr(f"{BOUND} 1 hour AND clickTime >= '2024-01-01'"), "leftOuter")
+
+
+def filtered_time():
+    pairs = watermarked[0].join(watermarked[1], F.expr(f"{BOUND} 1 hour AND impressionTime >= '2024-01-01'"))
+    return pairs.where("clickTime IS NOT NULL")
 
 
 def other_times():
@@ -255,8 +266,9 @@ REASONS = {
     "escaped_filter": "a filter of an input has LikeWithEscape",
     "null_safe": "is compared by <=>",
     "uneven": "windows of different sizes",
-    "residual_time": "reads timestamp, the event time of the right input",
-    "residual_time_after": "reads timestamp, the event time of the right input",
+    "residual_time": "reads timestamp, the event time of the left input, by which Spark evicts rows. Compare only",
+    "residual_time_after": "reads timestamp, the event time of the left input",
+    "filtered_time_outer": "the right input, by which Spark evicts rows. Filter the input before the join",
     "other_times": "are not those of withWatermark",
     "broken": "broken failed: ValueError: no broker",
     "missing": "has no function missing",
@@ -347,6 +359,13 @@ def test_import_of_an_inner_join_without_watermarks_has_no_delays(spark, queries
     assert pipeline.left.event_time.column == "timestamp"
 
 
+def test_import_of_an_inner_join_keeps_filters_of_one_event_time(spark, queries):
+    assert main(["import", f"{queries}:filtered_time", *FILLED]) == 0
+
+    condition = load_pipeline("filtered_time.yaml").join.condition
+    assert condition == "left_timestamp >= CAST('2024-01-01' AS TIMESTAMP) AND right_timestamp IS NOT NULL"
+
+
 def test_import_reads_parts_of_with_and_repartitions(spark, queries):
     for function in ("with_parts", "with_part_twice", "repartitioned"):
         assert main(["import", f"{queries}:{function}", *FILLED]) == 0
@@ -413,12 +432,26 @@ def test_import_writes_where_the_reader_begins_or_leaves_it_open(options, value,
     name = next(iter(options))
 
     assert main(["import", source, "--arrival", "arrived", "--output", "c.yaml"]) == 0
-    assert f"- left.arrival.starting_version: The reader has {name} {options[name]}" in capsys.readouterr().out
+    omission = f"- left.arrival.starting_version: The reader has {name} {options[name]}"
+    assert (omission in capsys.readouterr().out) == (value != 0), "version 0 is the table's beginning"
     assert main(["import", source, "--arrival", "checkpoint:checkpoint", "--output", "r.yaml"]) == 0
     assert "left.arrival.starting_version: The reader" not in capsys.readouterr().out
     content = yaml.safe_load(Path("r.yaml").read_text())
     assert content["left"]["arrival"]["starting_version"] == value
     assert "starting_version" not in content["right"]["arrival"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "remedy"),
+    [
+        ((), "leave out earlier rows by --set left.where=CONDITION"),
+        ((Column(("ok",), "boolean", "left"),), "add a condition to left.where in the file"),
+    ],
+)
+def test_omission_of_a_start_does_not_advise_to_replace_an_imported_filter(filters, remedy):
+    rows = SparkInput("delta", {"startingversion": "7"}, {}, filters=filters)
+
+    assert [remedy in omission.reason for omission in _list_reader_omissions("left", rows)] == [True]
 
 
 def test_import_of_a_change_feed_is_refused():

@@ -92,7 +92,8 @@ def _write_call(call: Call) -> str:
         case ("+" | "-" | "*" | "MOD", (left, right)) if _can_compute(left, right):
             text = f"{_write(left)} {_ARITHMETIC[name]} {_write(right)}"
         case ("-", (operand,)) if _can_compute(operand, operand):
-            text = f"-{_write(operand)}"
+            value = _write(operand)
+            text = f"-({value})" if value.startswith("-") else f"-{value}"  # -- begins a comment
         case _:
             text = _write_function(call)
     return text
@@ -118,23 +119,25 @@ def _write_case(call: Call) -> str:
     """Write CASE WHEN ... END, whose operands are conditions and values in turn, and the default.
 
     Raises:
-        ImportRefusedError: A value has another type than the result, or a part differs.
+        ImportRefusedError: The engines may convert a value to the type of the result differently, or a part differs.
     """
     *pairs, default = call.operands
-    values = [*pairs[1::2], default]
-    for value in values:
-        _check_padding(value)
-        dtype = _get_dtype(value)
-        roots = get_type_root(dtype), get_type_root(call.dtype)
-        is_equal = dtype == call.dtype or (roots[0] == roots[1] and roots[0] in _PLAIN) or _keeps_text(*roots)
-        if not is_equal and not (isinstance(value, Literal) and value.value is None):
-            raise ImportRefusedError(
-                f"has CASE with {dtype} as {call.dtype}, which engines convert differently. Cast it."
-            )
-    branches = [
-        f"WHEN {_write(condition)} THEN {_write(value)}" for condition, value in zip(pairs[::2], values, strict=False)
-    ]
-    return f"CASE {' '.join(branches)} ELSE {_write(default)} END"
+    conditions = map(_write, pairs[::2])
+    values = [_write_case_value(value, call.dtype) for value in (*pairs[1::2], default)]
+    branches = [f"WHEN {condition} THEN {value}" for condition, value in zip(conditions, values[:-1], strict=True)]
+    return f"CASE {' '.join(branches)} ELSE {values[-1]} END"
+
+
+def _write_case_value(value: Expression, target: str) -> str:
+    _check_padding(value)
+    dtype = _get_dtype(value)
+    roots = get_type_root(dtype), get_type_root(target)
+    is_null = isinstance(value, Literal) and value.value is None
+    if is_null or dtype == target or (roots[0] == roots[1] and roots[0] in _PLAIN) or _keeps_text(*roots):
+        return _write(value)
+    if _is_widening(*roots):
+        return _write_cast(value, target)
+    raise ImportRefusedError(f"has CASE with {dtype} as {target}, which engines may convert differently. Cast it.")
 
 
 def _check_comparable(left: Expression, right: Expression) -> None:
@@ -154,7 +157,7 @@ def _check_comparable(left: Expression, right: Expression) -> None:
 
 def _check_padding(operand: Expression) -> None:
     if isinstance(operand, Column) and get_type_root(operand.dtype) == "CHAR":
-        raise ImportRefusedError("compares a CHAR column, which Spark pads with spaces. Make it a STRING.")
+        raise ImportRefusedError("has a CHAR column, which Spark pads with spaces. Make it a STRING.")
 
 
 def _can_compute(left: Expression, right: Expression) -> bool:
@@ -180,15 +183,20 @@ def _write_cast(operand: Expression, dtype: str) -> str:
         return _write(operand)
     if _keeps_text(source, target) and get_length(dtype) >= get_length(_get_dtype(operand)):
         return _write(operand)
-    if source in _INTEGERS and target in _INTEGERS and _INTEGERS.index(source) < _INTEGERS.index(target):
+    if _is_widening(source, target):
         return f"CAST({_write(operand)} AS {target})"
-    if source in _INTEGERS and target == "DOUBLE":
-        return f"CAST({_write(operand)} AS DOUBLE)"
     if source in _INTEGERS and (target == "STRING" or get_length(dtype) == _UNBOUNDED):
         return f"CAST({_write(operand)} AS STRING)"
     raise ImportRefusedError(
         f"casts {_get_dtype(operand)} to {dtype}, which may differ in Spark SQL. Store the result as a column."
     )
+
+
+def _is_widening(source: str, target: str) -> bool:
+    """Return True if a whole number becomes a longer one, or a DOUBLE."""
+    if source not in _INTEGERS:
+        return False
+    return target == "DOUBLE" or (target in _INTEGERS and _INTEGERS.index(source) < _INTEGERS.index(target))
 
 
 def _keeps_text(source: str, target: str) -> bool:

@@ -127,7 +127,8 @@ def _drop_version_of_idle_inputs(
         return
     del top_level["flink_version"]
     for name, value in flink_version_defaults(plan.version).items() if is_interval else ():
-        join.setdefault(name, Setting(value, f"default of Flink {plan.version}"))
+        origin = f"default of Flink {plan.version}; if the job sets it, pass --conf {CLEANUP}=T"
+        join.setdefault(name, Setting(value, origin))
     yield Omission(
         "flink_version",
         f"The plan is of Flink {plan.version}, whose join keeps its watermark while both inputs are idle. The pipeline "

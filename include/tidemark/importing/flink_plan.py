@@ -12,8 +12,8 @@ from tidemark.errors import ImportRefusedError
 
 _TYPE = re.compile(r"(?:stream-exec-)?(.+?)(?:_\d+)?")
 _SUPPORTED = ("interval-join", "window-join")
-_FIRST_UNKNOWN = (2, 4)
-"""Flink version from which plans may have properties that change the rows of a join, and that are not read."""
+_LAST_KNOWN = (2, 3)
+"""Flink version after which plans may have properties that change the rows of a join, and that are not read."""
 _MAX_DESCRIPTION = 110
 _NODE = frozenset({"id", "type", "configuration", "inputProperties", "outputType", "description"})
 _JOIN_SPEC = frozenset({"joinType", "leftKeys", "rightKeys", "filterNulls", "nonEquiCondition"})
@@ -108,12 +108,14 @@ class FlinkPlan:
         """Check that nothing of a join is left out because this version or property is not known.
 
         Raises:
-            ImportRefusedError: The version is later than 2.3, or the join has an unknown property.
+            ImportRefusedError: The version is later than `_LAST_KNOWN`, or the join has an unknown property.
         """
-        if not all(part.isdigit() for part in self.version.split(".")[:2]) or not self.is_before(_FIRST_UNKNOWN):
+        is_number = all(part.isdigit() for part in self.version.split(".")[:2])
+        if not is_number or not self.is_before((_LAST_KNOWN[0], _LAST_KNOWN[1] + 1)):
+            last = ".".join(map(str, _LAST_KNOWN))
             raise ImportRefusedError(
-                f"the plan is of Flink {self.version}, and plans are read up to 2.3. Compile "
-                "it with a Flink from 1.17 to 2.3."
+                f"the plan is of Flink {self.version}, and plans are read up to {last}. Compile it with a Flink from "
+                f"1.17 to {last}."
             )
         if name := node.find_unknown_property():
             raise ImportRefusedError(

@@ -133,7 +133,7 @@ def import_spark_join(plan: Tree, name: str, number: int | None, settings: Mappi
             "inputs, or when reading the result."
         )
     # Spark's optimizer moves a filter after an inner join into its condition.
-    condition = _classify([*parts, *filters], inputs)
+    condition = _classify([*parts, *filters], inputs, is_inner=join_type == "Inner")
     select, omissions = _write_select(columns)
     omissions += [
         Omission("operator after the join", f"The pipeline ends with the join, before {name}.")
@@ -199,7 +199,7 @@ def _parse_condition(join: Tree, attributes: Mapping[int, Expression]) -> list[E
     return list(list_conjuncts(parse_expression(parse_tree(nodes), attributes))) if nodes else []
 
 
-def _classify(parts: Sequence[Expression], inputs: Mapping[SideName, SparkInput]) -> Condition:
+def _classify(parts: Sequence[Expression], inputs: Mapping[SideName, SparkInput], *, is_inner: bool) -> Condition:
     condition = Condition(times={side: rows.time for side, rows in inputs.items() if rows.time is not None})
     rest = [
         part
@@ -214,7 +214,7 @@ def _classify(parts: Sequence[Expression], inputs: Mapping[SideName, SparkInput]
             "the times that the join compares are not those of withWatermark, so that it keeps all rows. Compare the "
             "times of withWatermark."
         )
-    _check_no_event_time(rest, condition)
+    _check_no_event_time(rest, condition, is_inner=is_inner)
     condition.others = [write_conjunction([part], to_sql, "the condition of the join") for part in rest]
     if not has_times:
         raise ImportRefusedError(
@@ -231,21 +231,35 @@ def _compares_times(part: Expression) -> bool:
     return find_sides(part) == {"left", "right"} and all(_get_dtype(operand) in _TIMES for operand in part.operands)
 
 
-def _check_no_event_time(parts: Sequence[Expression], condition: Condition) -> None:
+def _check_no_event_time(parts: Sequence[Expression], condition: Condition, *, is_inner: bool) -> None:
     """Check that conditions other than bounds read no event time.
+
+    A condition on one side of an inner join may read it, because Spark evaluates it below the join.
 
     Raises:
         ImportRefusedError: One of them does.
     """
-    read = {(part.side, part.path[0]) for whole in parts for part in walk(whole) if isinstance(part, Column)}
     for side, time in condition.times.items():
         name = _read_event_time(time).value
         column = name["column"] if isinstance(name, dict) else name
-        if (side, column) in read:
+        for part in parts:
+            is_filter = len(find_sides(part)) == 1
+            if (is_inner and is_filter) or not _reads_column(part, side, column):
+                continue
+            remedy = (
+                "Filter the input before the join and before withWatermark"
+                if is_filter
+                else "Compare only the event times of both inputs, with a constant distance"
+            )
             raise ImportRefusedError(
                 f"the condition of the join reads {column}, the event time of the {side} input, by which Spark evicts "
-                "rows. Compare only the event times of both inputs, with a constant distance."
+                f"rows. {remedy}."
             )
+
+
+def _reads_column(expression: Expression, side: str, name: str) -> bool:
+    columns = (part for part in walk(expression) if isinstance(part, Column))
+    return any((column.side, column.path[0]) == (side, name) for column in columns)
 
 
 def _read_windows(part: Expression, condition: Condition) -> bool:
@@ -452,13 +466,19 @@ def _check_reader(side: SideName, rows: SparkInput) -> None:
 
 def _list_reader_omissions(side: SideName, rows: SparkInput) -> Iterator[Omission]:
     """Yield the options of a reader that change which rows it reads."""
+    # --set replaces an imported filter.
+    remedy = (
+        f"add a condition to {side}.where in the file that leaves out earlier rows"
+        if rows.filters
+        else f"leave out earlier rows by --set {side}.where=CONDITION"
+    )
     for name in _STARTS:
         value = rows.options.get(name.lower())
-        if value and value != "earliest":
+        if value and value != "earliest" and (name, value) != ("startingVersion", "0"):
             yield Omission(
                 f"{side}.arrival.starting_version",
                 f"The reader has {name} {value}, and the pipeline reads the table from its beginning. Pass --arrival "
-                f"checkpoint:PATH for a Delta table, or leave out earlier rows by --set {side}.where=CONDITION.",
+                f"checkpoint:PATH for a Delta table, or {remedy}.",
             )
     for name in _ROW_OPTIONS:
         if (value := rows.options.get(name.lower(), "false")).lower() != "false":

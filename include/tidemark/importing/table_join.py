@@ -27,7 +27,7 @@ from tidemark.config.types import (
     to_micros,
 )
 from tidemark.errors import UserError
-from tidemark.importing.choice import Candidate, Choice, DecisionMaker, Question
+from tidemark.importing.choice import Candidate, Choice, DecisionMaker, Defaults, Question
 from tidemark.importing.delay_proposal import compute_late_share, create_delay_choice, describe_disorder
 from tidemark.importing.draft import Draft, Section, Setting
 from tidemark.importing.draft_completion import DEFAULT_SLICE, ImportOptions, create_draft, floor_to_slice
@@ -177,11 +177,12 @@ class _Proposal:
         """Refuse to choose arrivals of which all of one input are before all of the other, as of two clocks.
 
         Raises:
-            UserError: They are, and the user has decided neither.
+            UserError: They are, and neither an option nor a person at a terminal has decided one.
         """
-        is_decided = self._options.arrival or any(f"{side}.arrival" in self._options.overrides for side in SIDES)
+        is_asked = not isinstance(self._decisions, Defaults)  # a person has chosen what no option decides
+        is_set = self._options.arrival or any(f"{side}.arrival" in self._options.overrides for side in SIDES)
         ranges = [_find_arrival_range(source.arrival) for source in inputs.values()]
-        if is_decided or None in ranges:
+        if is_asked or is_set or None in ranges:
             return
         (left_first, left_last), (right_first, right_last) = (span for span in ranges if span)
         if left_last < right_first or right_last < left_first:
@@ -395,7 +396,8 @@ def _find_column(sample: TableSample, key: str) -> SampledColumn | None:
     """Return the column or field that a key names, whatever its case; None for an expression or an unsampled type."""
     path = [key] if key in sample.column_names else key.split(".") if is_column_path(key) else []
     names = [name.lower() for name in path]
-    return next((each for each in sample.columns if [name.lower() for name in each.leaf.path] == names), None)
+    columns = (column for column in sample.columns if [name.lower() for name in column.leaf.path] == names)
+    return next(columns, None)
 
 
 def _list_stream_columns(source: _Input) -> set[str]:

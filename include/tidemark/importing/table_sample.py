@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -128,8 +128,19 @@ class TableSample:
     """Commits in the log that added rows."""
     first_commit: int | None
     """Time of the first of them, in microseconds."""
+    log_commit_times: npt.NDArray[np.int64]
+    """Time of each commit in the log that added rows, in microseconds."""
     minima: dict[str, npt.NDArray[Any]]
     """Least value of columns in each file by the log's statistics, as in `SampledColumn.numbers`."""
+    maxima: dict[str, npt.NDArray[Any]]
+    """Greatest value of the same columns, if all files have one."""
+    file_rows: npt.NDArray[np.float64]
+    """Rows of each file by the log; NaN without statistics."""
+
+    @property
+    def is_whole_table(self) -> bool:
+        """True if all rows of the table are sampled."""
+        return self.rows == self.row_count
 
     @property
     def rows(self) -> int:
@@ -224,7 +235,10 @@ class _Reader:
             commit_problem=problem,
             commit_count=len(added),
             first_commit=added[0].committed_us if added else None,
-            minima=self._find_minima(),
+            log_commit_times=np.array([commit.committed_us for commit in added], np.int64),
+            minima=self._find_bounds(self._snapshot.get_min_values),
+            maxima=self._find_bounds(self._snapshot.get_max_values),
+            file_rows=self._files["rows"].to_numpy(np.float64),
         )
 
     def _find_commit_times(self) -> tuple[tuple[Commit, ...], dict[str, int], str]:
@@ -249,15 +263,16 @@ class _Reader:
                 times[path] = arrival.latest_us
         return commits, times, ""
 
-    def _find_minima(self) -> dict[str, npt.NDArray[Any]]:
-        minima = {}
+    def _find_bounds(self, get_values: Callable[[str], list[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Return a statistic of each file for the columns of which all files have it."""
+        bounds = {}
         for leaf in self._leaves:
             if not leaf.is_column or isinstance(leaf.dtype, _TEXT_TYPES):
                 continue
-            values = [value for value in self._snapshot.get_min_values(leaf.path[0]) if value is not None]
+            values = [value for value in get_values(leaf.path[0]) if value is not None]
             if values and len(values) == len(self._files):
-                minima[leaf.path[0]] = _to_values(pa.array(values), leaf.dtype).to_numpy(zero_copy_only=False)
-        return minima
+                bounds[leaf.path[0]] = _to_values(pa.array(values), leaf.dtype).to_numpy(zero_copy_only=False)
+        return bounds
 
     def _read_batches(self) -> Iterator[tuple[int, list[pa.Array]]]:
         """Yield the number of a file and the values of its leaves, the newest file first, up to the limits."""

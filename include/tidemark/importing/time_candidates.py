@@ -29,6 +29,8 @@ _MIN_COMMITS = 10
 """Commits from which the commit time is proposed as arrival without asking."""
 _MIN_COMMIT_SPAN = 0.5
 """Share of the span of event times that the commits must span for that."""
+_QUANTILES = (0.05, 0.95)
+"""Quantiles between which a span is measured, so that a few odd times do not count."""
 _COMPLETE = 0.9
 """Share of rows with a valid time from which a column counts as complete."""
 _PLAUSIBLE_EPOCH = (946_684_800_000_000, 4_102_444_800_000_000)
@@ -53,6 +55,9 @@ class TimeValues:
     earliest: int | None
     """Least valid time of the sample and of the log's statistics, from the year 2000 on if there is one; None without
     a valid time."""
+
+    log_span: float | None
+    """Microseconds between the 5 % and the 95 % quantile of the table's times by the log's statistics; None without."""
 
     @property
     def setting(self) -> Any:
@@ -147,7 +152,33 @@ def _create_times(sample: TableSample, column: SampledColumn, unit: EpochUnit | 
         np.where(is_valid, micros, 0),
         is_valid,
         int(earliest.min()) if len(earliest) else None,
+        _estimate_span(sample, name, unit),
     )
+
+
+def _estimate_span(sample: TableSample, name: str, unit: EpochUnit | None) -> float | None:
+    """Return the span of a column's times in the table by the least and greatest time of each file.
+
+    Each of both stands for half of the file's rows, unless it is implausible, such as a stand-in for no time.
+    """
+    if name not in sample.minima or name not in sample.maxima:
+        return None
+    times = np.concatenate([_to_micros(values[name], unit) for values in (sample.minima, sample.maxima)])
+    weights = np.tile(sample.file_rows, 2)
+    is_plausible = (times >= _PLAUSIBLE_EPOCH[0]) & (times < _PLAUSIBLE_EPOCH[1]) & (weights > 0)
+    return _measure_span(times[is_plausible], weights[is_plausible]) if is_plausible.any() else None
+
+
+def _measure_span(times: Longs, weights: npt.NDArray[np.float64] | None = None) -> float:
+    """Return the distance between the 5 % and the 95 % quantile of times, of which there is at least one.
+
+    >>> _measure_span(np.arange(100)), _measure_span(np.array([0, 50, 90]), np.array([98.0, 1.0, 1.0]))
+    (90.0, 0.0)
+    """
+    order = np.argsort(times, kind="stable")
+    shares = np.cumsum(np.ones(len(times)) if weights is None else weights[order])
+    first, last = np.searchsorted(shares, np.array(_QUANTILES) * shares[-1])
+    return float(times[order[last]] - times[order[first]])
 
 
 def _find_unit(column: SampledColumn) -> EpochUnit | None:
@@ -309,21 +340,27 @@ def _create_commit_order(sample: TableSample, event_time: TimeValues) -> list[Ca
     value = ArrivalValues(kind, None, sample.commit_times, sample.first_commit)
     is_many = sample.commit_count >= _MIN_COMMITS
     figures = f"{format_count(sample.commit_count, 'commit')} with rows, the rows of a commit at the same time"
-    if sample.commit_times is not None and event_time.is_valid.any():
-        share = _compare_spans(sample.commit_times, event_time.micros[event_time.is_valid])
+    share = _compare_spans(sample, event_time)
+    if share is not None:
         is_many = is_many and share >= _MIN_COMMIT_SPAN
         figures += f", during {format_share(min(share, 1))} of the span of the event times"
     return [Candidate(COMMIT, value, figures, (2 if is_many else 1, 0, 0))]
 
 
-def _compare_spans(commit_times: Longs, event_times: Longs) -> float:
-    """Return the span of commits as a share of the span of event times, both without their outer 5 % at each end.
+def _compare_spans(sample: TableSample, event_time: TimeValues) -> float | None:
+    """Return the span of commits as a share of the span of event times; None if one of them is unknown.
 
-    A table that was loaded at once has a tiny share: its commits do not show when the stream read its rows.
+    A table that was loaded at once has a tiny share: its commits do not show when the stream read its rows. The
+    spans are those of the whole table if they are known, because a sample can have rows of one commit only.
     """
-    commits, events = (np.quantile(times, (0.05, 0.95)) for times in (commit_times, event_times))
-    span = float(events[1] - events[0])
-    return float(commits[1] - commits[0]) / span if span else 1.0
+    commit_times, span = sample.log_commit_times, event_time.log_span
+    if sample.is_whole_table or span is None:
+        if sample.commit_times is None or not event_time.is_valid.any():
+            return None
+        if not sample.is_whole_table and len(np.unique(sample.commit_times)) < _MIN_COMMITS:
+            return None
+        commit_times, span = sample.commit_times, _measure_span(event_time.micros[event_time.is_valid])
+    return _measure_span(commit_times) / span if span else 1.0
 
 
 def _create_column_order(time: TimeValues, event_time: TimeValues, kind: str, rank: int) -> Candidate:

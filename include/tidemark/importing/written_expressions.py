@@ -112,8 +112,8 @@ def _choose_name(name: str, taken: Collection[str]) -> str:
     ('id_2', 'column')
     """
     stem = name.lstrip("_") or "column"
-    names = chain([stem], (f"{stem}_{number}" for number in count(2)))
-    return next(each for each in names if each.lower() not in taken)
+    candidates = chain([stem], (f"{stem}_{number}" for number in count(2)))
+    return next(candidate for candidate in candidates if candidate.lower() not in taken)
 
 
 def omit_window_expression(name: str) -> Omission:
