@@ -3,8 +3,10 @@
 import json
 import shutil
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -300,6 +302,32 @@ def test_promote_candidate_without_live_slices_names_command_that_fills_it(pipel
         promotion._require_promotable(settings, "wide", create_ledger(filled), create_ledger(live))
     arguments = format_cli_arguments(to_candidate(settings, "wide"))
     assert str(error.value).endswith(advice.replace("ARGUMENTS", arguments))
+
+
+@pytest.mark.parametrize(
+    ("erased_from_candidate", "excluded_by_runs", "is_refused"),
+    [
+        ([], None, True),
+        ([], '{"left": ["id = 8"]}', True),
+        ([], '{"left": ["id = 7"]}', False),
+        (["id = 7"], None, False),
+    ],
+)
+def test_promote_candidate_with_erased_rows_is_refused(
+    pipeline, monkeypatch, erased_from_candidate, excluded_by_runs, is_refused
+):
+    def create_ledger(root):
+        entry = SimpleNamespace(excluded_predicates=excluded_by_runs)
+        return SimpleNamespace(tables=root, entries={0: entry, 1: entry})
+
+    predicates = {"live": ["id = 7"], "candidate": erased_from_candidate}
+    records = {
+        root: [SimpleNamespace(predicates={"left": text}, at="2024-01-01T00:00Z") for text in texts]
+        for root, texts in predicates.items()
+    }
+    monkeypatch.setattr(promotion, "list_erasures", records.get)
+    with pytest.raises(UserError, match="erased at 2024-01-01T00:00Z") if is_refused else nullcontext():
+        promotion.require_erased(pipeline(), "wide", create_ledger("candidate"), create_ledger("live"))
 
 
 def test_find_promotion_requires_rollback_in_reverse_order():

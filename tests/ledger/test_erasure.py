@@ -23,11 +23,17 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.erasure import file_erasure
 from tidemark.erasure.erased_tables import ROW_KINDS
+from tidemark.errors import FaultError, LedgerConflictError
+from tidemark.execution.run import execute
 from tidemark.integrity.check import check_integrity
 from tidemark.ledger.erasure_records import ErasureRecord
 from tidemark.ledger.ledger import Ledger
 from tidemark.maintenance.compaction import merge_files, plan_compaction
+from tidemark.planning.planner import create_plan
+from tidemark.planning.request import Request
 from tidemark.tables.append import append_rejected_rows
+from tidemark.tables.table_changes import TableChanges, apply_to_tables
+from tidemark.timegrid.slices import Grid
 from tidemark.versions.promotion import promote
 
 HOURS, ROWS = 5, 36
@@ -364,6 +370,33 @@ def test_erase_covers_candidates_and_blocks_rollback(spark, erased_lake, copy_la
     assert lake.command("tables erase", "--left", "id = 101", "--keep-files", "--yes") == 0
     assert lake.command("version rollback", "wide") == 2
     assert "rows were erased since candidate wide was promoted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "late"])
+def test_erasure_is_applied_to_checkpoints_that_have_expired(create_table, tmp_path, name):
+    tables = PipelineTables(str(tmp_path))
+    log = create_table(getattr(tables, name), files=3)
+    first, second, _ = log.files["path"]
+    log.commit((), [first])
+
+    changes = TableChanges({}, removed_files={name: (first, second)})
+    if name == "checkpoint":
+        apply_to_tables(tables, Grid(0, 3_600_000_000), 9, changes)
+        assert set(DeltaTableHandle.open(log.path).files["path"]).isdisjoint({first, second})
+    else:
+        with pytest.raises(FaultError, match="a program other than Tidemark has rewritten it"):
+            apply_to_tables(tables, Grid(0, 3_600_000_000), 9, changes)
+
+
+def test_candidate_planned_before_an_erasure_publishes_no_erased_row(spark, original_lake, copy_lake):
+    lake = copy_lake(original_lake)
+    candidate = to_candidate(lake.settings, "late")
+    plan = create_plan(spark, candidate, str(lake.root), Request(end=at(1)))
+    assert lake.command("tables erase", *ERASE_OPTIONS, "--keep-files") == 0
+
+    with pytest.raises(LedgerConflictError, match="rows were erased from orders since this run began"):
+        list(execute(spark, plan, lambda *_: None))
+    assert [result.slices[0] for result in lake.run(candidate, end=at(1))] == [0]
 
 
 @pytest.mark.parametrize(

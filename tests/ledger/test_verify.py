@@ -19,12 +19,12 @@ from tidemark.cli.app import main
 from tidemark.config import load_pipeline
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DataFile, DeltaTableHandle
-from tidemark.errors import UserError
+from tidemark.errors import FaultError, UserError
 from tidemark.execution import job
 from tidemark.execution.run import execute
 from tidemark.integrity.check import IntegrityReport, check_integrity
 from tidemark.integrity.committed_files import CommittedFiles, list_current_files
-from tidemark.integrity.repair import plan_repair
+from tidemark.integrity.repair import Repair, TableRepair, execute_repair, plan_repair
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
 from tidemark.tables.run_files import list_slices_by_file, parse_run
@@ -363,6 +363,19 @@ def test_repair_restores_file_references_from_ledger(undamaged_lake, damaged_lak
     assert read_rows(damaged_lake.root) == read_rows(undamaged_lake[0])
 
 
+def test_repair_of_a_table_that_has_changed_since_its_plan_is_refused(create_table, tmp_path):
+    log = create_table(tmp_path / "late", files=2)
+    [path, *_] = log.files["path"]
+    planned = DeltaTableHandle.open(log.path)
+    log.commit((), [path])
+    repair = Repair(
+        (TableRepair(planned, "late", (), (path,)),), applies_commits=False, slices_to_rerun=(), unrepairable=()
+    )
+
+    with pytest.raises(FaultError, match="another process has written to .*late. Run the command again."):
+        execute_repair(None, "", repair, None)
+
+
 def test_list_current_files_omits_files_that_were_published_again_or_released(pipeline):
     grid = Grid.from_config(pipeline().slices)
 
@@ -394,7 +407,7 @@ def test_repair_reruns_slices_with_missing_rows(spark, undamaged_lake, damaged_l
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
-    [({"slices__every": "30 minutes"}, "has other slices than the pipeline file"), ({"name": "other"}, "is that of")],
+    [({"slices__every": "30 minutes"}, "has other slices than the pipeline file"), ({"name": "other"}, "belongs to pipeline orders")],
 )
 def test_verify_and_repair_with_other_slices_or_name_change_nothing(damaged_lake, tmp_path, capsys, changes, problem):
     insert_rows(damaged_lake)

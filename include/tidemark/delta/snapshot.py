@@ -164,7 +164,11 @@ class DeltaSnapshot:
         commits = self.table.history()
         for commit in commits:
             if commit.get(TXN_VERSION_KEY) == str(txn_version):
-                return self.open(self.path, int(commit["version"]) - 1)
+                version_before = int(commit["version"]) - 1
+                try:
+                    return self.open(self.path, version_before)
+                except DeltaError:
+                    raise FileNotFoundError(f"its log lacks version {version_before}") from None
         if (oldest_version := int(commits[-1]["version"])) > 0:
             raise FileNotFoundError(f"its log begins with version {oldest_version}")
         return None

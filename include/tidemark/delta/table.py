@@ -109,6 +109,7 @@ class DeltaTableHandle(DeltaSnapshot):
         txn_version: int | None = None,
         *,
         changes_data: bool = True,
+        requires_no_removal: bool = False,
     ) -> DeltaTableHandle:
         """Add and remove files in one commit on top of this version.
 
@@ -117,6 +118,8 @@ class DeltaTableHandle(DeltaSnapshot):
             removed: Paths of files of this version.
             txn_version: Version of the transaction that the commit applies; None for maintenance.
             changes_data: False if the table's rows stay the same (`dataChange` of the actions).
+            requires_no_removal: True to conflict with commits that have removed files since this version, also if this
+                one removes none.
 
         Returns:
             The table after the commit. This object must not be used any more.
@@ -133,7 +136,8 @@ class DeltaTableHandle(DeltaSnapshot):
         actions += [RemoveAction(path, changes_data, now_ms, int(sizes[path]), {}) for path in sorted(removed_paths)]
         schema = self.table.schema()
         try:
-            commit_properties = _create_commit_properties(txn_version, self.version + 1 if removed_paths else None)
+            removal_version = self.version + 1 if removed_paths or requires_no_removal else None
+            commit_properties = _create_commit_properties(txn_version, removal_version)
             self.table.create_write_transaction(
                 actions,
                 "append",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -88,21 +88,36 @@ def erase(
         SliceOrderError: Another process has committed in the meantime.
         FaultError: Rewritten files have other rows, or other processes kept writing to a table.
     """
-    session, started_at = resolve_session(spark), datetime.now(UTC)
-    names = [candidate.name for candidate in list_candidates(pipeline, lake)]
-    versions = [pipeline, *(to_candidate_with_stored_slices(pipeline, lake, name) for name in names)]
-    plans = [
-        _plan_version(session, version, lake, where) for version in versions if Ledger.from_pipeline(version, lake).last
-    ]
-    if not plans:
+    session = resolve_session(spark)
+    started_at = datetime.now(UTC)
+    results: list[ErasureResult] = []
+    erased = set[str]()
+    # A candidate may commit its first slices during an erasure. Once the live version has committed the erasure, no
+    # job commits that was planned without it.
+    while versions := {
+        version.output: version for version in _list_versions(pipeline, lake) if version.output not in erased
+    }:
+        plans = [_plan_version(session, version, lake, where) for version in versions.values()]
+        results += [_execute(session, plan, user, dry_run=dry_run, keep_files=keep_files) for plan in plans]
+        erased |= versions.keys()
+    if not erased:
         raise UserError(
             f"{pipeline.name} has committed no slice, so there is nothing to erase. Check its name and --lake."
         )
-    results = [_execute(session, plan, user, dry_run=dry_run, keep_files=keep_files) for plan in plans]
-    live = PipelineTables.from_config(pipeline, lake)
-    for name in sorted(set(list_candidate_folders(live)).difference(names)):
-        results += _erase_unfinished_candidate(pipeline, lake, name, started_at, dry_run=dry_run, keep_files=keep_files)
+    for name in list_candidate_folders(PipelineTables.from_config(pipeline, lake)):
+        if to_candidate(pipeline, name).output not in erased:
+            results += _erase_unfinished_candidate(
+                pipeline, lake, name, started_at, dry_run=dry_run, keep_files=keep_files
+            )
     return results
+
+
+def _list_versions(pipeline: Pipeline, lake: str) -> Iterator[Pipeline]:
+    """Yield the live version and the candidates, if they have committed slices."""
+    names = [candidate.name for candidate in list_candidates(pipeline, lake)]
+    for version in (pipeline, *(to_candidate_with_stored_slices(pipeline, lake, name) for name in names)):
+        if Ledger.from_pipeline(version, lake).last:
+            yield version
 
 
 def _erase_unfinished_candidate(

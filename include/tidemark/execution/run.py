@@ -11,11 +11,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tidemark.config.candidate_version import format_cli_arguments, to_live
+from tidemark.config.candidate_version import format_cli_arguments, get_candidate_name, to_live
 from tidemark.delta.store_capabilities import probe_conditional_put
 from tidemark.delta.table import OpenTables
-from tidemark.errors import CheckFailedError, FaultError, StoppedError
+from tidemark.errors import CheckFailedError, FaultError, LedgerConflictError, StoppedError
 from tidemark.execution.job import JobResult, run_job
+from tidemark.ledger.erasure_records import find_excluded_predicates, predicates_to_json
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.staleness import count_slices_until_valid, find_restorable_start, find_stale_slices
 from tidemark.ledger.transaction import LedgerTransaction
@@ -83,6 +84,21 @@ def _find_readable_stale(plan: Plan, ledger: Ledger, after: int = -1) -> set[int
     return {number for number in find_stale_slices(ledger, after) if end is None or number < end}
 
 
+def _require_no_new_erasure(plan: Plan) -> None:
+    """Require that no rows were erased from the live version of a candidate since its plan.
+
+    An erasure from the tables of the plan itself is a commit of its ledger, so the commit conflicts with it.
+    """
+    if get_candidate_name(plan.pipeline) is None:
+        return
+    excluded = find_excluded_predicates(plan.pipeline, plan.lake)
+    if predicates_to_json(excluded) != plan.excluded_predicates_json:
+        raise LedgerConflictError(
+            f"rows were erased from {plan.pipeline.name} since this run began, and it may have read them. Nothing of "
+            "this job was published. Run the same command again."
+        )
+
+
 @dataclass
 class _PlanExecution:
     """State of a plan that is being run."""
@@ -137,8 +153,13 @@ class _PlanExecution:
         return result
 
     def commit(self, results: Sequence[JobResult]) -> None:
-        """Commit jobs, all or none, and apply the commit to the tables."""
+        """Commit jobs, all or none, and apply the commit to the tables.
+
+        Raises:
+            LedgerConflictError: Another process has committed in the meantime, or has erased rows that a job has read.
+        """
         self.progress(results[-1].slices, "committing")
+        _require_no_new_erasure(self.plan)
         runs = [result.staged.restage_slices(self.spark, self.plan.grid, result.slices) for result in results]
         rerun_slices = [entry.number for result in results for entry in result.entries if entry.attempt > 1]
         rows = [row for result in results for row in result.rows]

@@ -121,12 +121,16 @@ def execute_repair(pipeline: Pipeline, lake: str, repair: Repair, reprocess: Cal
         FaultError: Another process committed to a table meanwhile.
     """
     for table_repair in repair.table_repairs:
+        log = table_repair.log
+        current = DeltaTableHandle.open(log.path)
+        is_changed = current is None or current.version != log.version
         try:
-            table_repair.log.commit(table_repair.restored, table_repair.removed)
+            if not is_changed:
+                log.commit(table_repair.restored, table_repair.removed, requires_no_removal=True)
         except CommitConflictError:
-            raise FaultError(
-                f"another process has written to {table_repair.log.path}. Run the command again."
-            ) from None
+            is_changed = True
+        if is_changed:
+            raise FaultError(f"another process has written to {log.path}. Run the command again.")
     Ledger.from_pipeline(pipeline, lake)  # applies missing commits
     grid = Grid.from_config(pipeline.slices)
     for slices in group_consecutive(repair.slices_to_rerun):

@@ -69,6 +69,8 @@ class Plan:
     """
 
     pipeline: Pipeline
+    lake: str
+    """The lake root."""
     grid: Grid
     tables: PipelineTables
     inputs: tuple[StoredInput, StoredInput]

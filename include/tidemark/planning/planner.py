@@ -86,7 +86,7 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     ] or [ScanEstimate(0, 0, 0)] * 2
     expression_queries = _list_expression_queries(pipeline) if rows_by_job else []
     plan = Plan(
-        pipeline, context.grid, ledger.tables, inputs, ledger, slice_ranges, rows_by_job,
+        pipeline, lake, context.grid, ledger.tables, inputs, ledger, slice_ranges, rows_by_job,
         scan_estimates=(left_scan, right_scan),
         capacity=capacity,
         estimate=estimate_duration(list_past_jobs(ledger.rows), sum(rows_by_job.values()), len(rows_by_job)),

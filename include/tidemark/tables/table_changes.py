@@ -97,13 +97,20 @@ def _apply_to_table(name: str, path: str, grid: Grid, number: int, changes: Tabl
     if log is None or log.txn_version >= number:
         return
     log, removed = _find_superseded_files(log, name, grid, changes.slices_removed_from(name))
-    log, removed_paths = _restore_removed_files(log, (changes.removed_files or {}).get(name, ()))
+    log, removed_paths = _restore_removed_files(log, name, (changes.removed_files or {}).get(name, ()))
     handles[path] = log.commit(changes.added.get(name, ()), [*removed, *removed_paths], number)
 
 
-def _restore_removed_files(log: DeltaTableHandle, paths: Collection[str]) -> tuple[DeltaTableHandle, Collection[str]]:
-    """Return the table with the files at these paths, restored if they were compacted, and the paths."""
+def _restore_removed_files(
+    log: DeltaTableHandle, name: str, paths: Collection[str]
+) -> tuple[DeltaTableHandle, Collection[str]]:
+    """Return the table with the files at these paths, restored if they were compacted, and the paths.
+
+    Files of checkpoints that have expired meanwhile are left out.
+    """
     if (table := restore_files(log, paths)) is None:
+        if name == "checkpoint":
+            return log, sorted(set(paths).intersection(log.files["path"]))
         raise FaultError(
             f"{log.path} has lost file {min(paths)}, in which rows are erased: a program other than Tidemark has "
             "rewritten it. Restore the version before (RESTORE TABLE), and run the command again."

@@ -28,7 +28,7 @@ from tidemark.delta.table import DataFile, DeltaTableHandle
 from tidemark.errors import FaultError, LedgerConflictError, UserError
 from tidemark.ledger.config_fingerprint import find_slices_with_other_settings, serialize_settings
 from tidemark.ledger.entry import Entry
-from tidemark.ledger.erasure_records import find_last_erasure_commit
+from tidemark.ledger.erasure_records import find_last_erasure_commit, list_erasures, predicates_from_json
 from tidemark.ledger.ledger import Ledger
 from tidemark.ledger.ledger_table import read_attempts, read_newest_rows
 from tidemark.ledger.staleness import find_stale_slices
@@ -76,12 +76,13 @@ def promote(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user:
 
     Raises:
         UserError: There is no such candidate, it ran under other settings than the pipeline's, has stale slices, lacks
-            live slices, or is live already.
+            live slices, may have erased rows, or is live already.
         SliceOrderError: Another process committed to either version meanwhile. The live version does not change.
         FaultError: A copy does not have the rows of its file.
     """
     candidate, live = read_candidate_ledger(pipeline, lake, name), Ledger.from_pipeline(pipeline, lake)
     _require_promotable(pipeline, name, candidate, live)
+    require_erased(pipeline, name, candidate, live)
     token = uuid4().hex[:8]
     staged = {table: part for table in LEDGER_MANAGED_TABLES if (part := copy_files(candidate, live, table, token))}
     # The slices keep the order of their commits; the last of them gets the number of this commit.
@@ -156,6 +157,25 @@ def _require_promotable(pipeline: Pipeline, name: str, candidate: Ledger, live: 
         raise UserError(f"candidate {name} lacks live slices from {first} to {end} (exclusive). Run {command}.")
     if all((now := live.entry(number)) and now.run == entry.run for number, entry in candidate.entries.items()):
         raise UserError(f"candidate {name} is the live version of {pipeline.name} already.")
+
+
+def require_erased(pipeline: Pipeline, name: str, candidate: Ledger, live: Ledger) -> None:
+    """Require that a candidate has no rows that were erased from the live version.
+
+    Raises:
+        UserError: It may have some.
+    """
+    erased = [record.predicates for record in list_erasures(candidate.tables)]
+    excluded = [predicates_from_json(entry.excluded_predicates) for entry in candidate.entries.values()]
+    for record in list_erasures(live.tables):
+        is_excluded = all(
+            text in predicates.get(side, ()) for predicates in excluded for side, text in record.predicates.items()
+        )
+        if record.predicates not in erased and not is_excluded:
+            raise UserError(
+                f"rows of {pipeline.name} were erased at {record.at}, and candidate {name} may still have them. Run "
+                "the same tidemark tables erase again, then promote."
+            )
 
 
 def _find_promotion(stored: pd.DataFrame, name: str) -> int | None:
