@@ -212,4 +212,5 @@ $(DOCS): requirements-docs.txt $(UV)
 $(JARS): bin/fetch-jars jars.sha256 bin/archive-classes $(RUNTIME) | machine
 	@$(VENV)/python bin/fetch-jars
 	@$(VENV)/python bin/archive-classes || true
+	@mkdir -p $(@D)
 	@touch $@

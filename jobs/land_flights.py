@@ -5,7 +5,6 @@ have brought them: a flight when it left, a weather report when it was taken.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pyarrow import csv
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidemark.delta.paths import resolve_lake_root
 from tidemark.errors import InputError, TidemarkError
 from tidemark.spark.session import get_spark_session
 
@@ -49,7 +49,8 @@ WEATHER = {
 class LandedTable:
     """A complete table of the lake, and whether this run added to it."""
 
-    path: Path
+    path: str
+    """A path or a URI."""
     rows: int
     commits: int
     added: bool
@@ -73,9 +74,9 @@ def land(spark: SparkSession, lake: Path | str) -> Landed:
     flights = with_departure(read_january(spark, "flights.csv.zip", FLIGHTS))
     weather = with_observation(read_january(spark, "weather.csv", WEATHER))
     return Landed(
-        flights=append_missing(flights, F.coalesce("departed_at", "scheduled_departure"), Path(lake, "flights")),
+        flights=append_missing(flights, F.coalesce("departed_at", "scheduled_departure"), f"{lake}/flights"),
         cancelled=flights.where(F.col("departed_at").isNull()).count(),
-        weather=append_missing(weather, F.col("received_at"), Path(lake, "weather")),
+        weather=append_missing(weather, F.col("received_at"), f"{lake}/weather"),
     )
 
 
@@ -104,7 +105,7 @@ def read_january(spark: SparkSession, file: str, columns: Mapping[str, pa.DataTy
     return spark.createDataFrame(rows.filter(pc.equal(rows["month"], MONTH)))
 
 
-def append_missing(rows: DataFrame, landed_at: Column, path: Path) -> LandedTable:
+def append_missing(rows: DataFrame, landed_at: Column, path: str) -> LandedTable:
     """Append `rows` to the table at `path` in commits of a few days of `landed_at`, but for those it has."""
     batch = F.floor(F.datediff(landed_at, F.lit(FIRST_DAY)) / DAYS_PER_COMMIT)
     counts = sorted(rows.groupBy(batch).count().collect())
@@ -114,28 +115,28 @@ def append_missing(rows: DataFrame, landed_at: Column, path: Path) -> LandedTabl
     if existing not in landed:
         raise InputError(
             f"{path} holds {existing:,} rows where January has {landed[-1]:,}; "
-            "remove that folder or choose another lake with --lake"
+            "remove that folder or choose another lake with TIDEMARK_LAKE"
         )
     # A landing that was killed between two commits goes on where it stopped.
     missing = batches[landed.index(existing) :]
     for number in missing:
         part = rows.where(batch == number).coalesce(1)
-        part.write.format("delta").mode("append").save(str(path))
+        part.write.format("delta").mode("append").save(path)
     return LandedTable(path, landed[-1], len(batches), added=bool(missing))
 
 
-def count_rows(spark: SparkSession, path: Path) -> int:
+def count_rows(spark: SparkSession, path: str) -> int:
     """Count the rows of the Delta table at `path`; 0 if there is none."""
-    if not DeltaTable.isDeltaTable(spark, str(path)):
+    if not DeltaTable.isDeltaTable(spark, path):
         return 0
-    return spark.read.format("delta").load(str(path)).count()
+    return spark.read.format("delta").load(path).count()
 
 
 def main() -> None:
     """Land both tables, and say what the lake holds."""
     parser = argparse.ArgumentParser(prog="python -m jobs.land_flights", description=land.__doc__)
-    parser.add_argument("--lake", type=Path, default=Path(os.environ.get("TIDEMARK_LAKE", "lake")))
-    lake = parser.parse_args().lake
+    parser.add_argument("--lake", help="root of the lake, a path or a URI (default: TIDEMARK_LAKE, else ./lake)")
+    lake = resolve_lake_root(parser.parse_args().lake)
     try:
         landed = land(get_spark_session("land_flights"), lake)
     except TidemarkError as error:

@@ -135,6 +135,12 @@ def test_find_disagreements_names_different_row_counts(results):
     ]
 
 
+def test_find_disagreements_compares_all_runs_of_a_peer(results):
+    first, *others = RUNS
+    runs = [replace(first, measurements=first.measurements | {"rows": 1_082}), *others]
+    assert replace(results, runs=runs).find_disagreements() == ["base: binned 83 or 1,082 rows, flink batch 83 rows"]
+
+
 def test_results_save_and_load_are_inverse(results, monkeypatch, tmp_path):
     monkeypatch.setattr("benchmarks.results.FOLDER", tmp_path)
     results.save("saved")

@@ -3,10 +3,12 @@
 import csv
 import io
 import shutil
+import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import distribution
 from pathlib import Path
+from unittest.mock import MagicMock
 from zipfile import ZipFile
 from zoneinfo import ZoneInfo
 
@@ -14,7 +16,8 @@ import pytest
 from delta import DeltaTable
 from pyspark.sql import functions as F
 
-from jobs.land_flights import land
+from jobs import land_flights
+from jobs.land_flights import LandedTable, land
 from tidemark.errors import InputError
 
 NEW_YORK = ZoneInfo("America/New_York")
@@ -158,3 +161,24 @@ def test_land_refuses_table_with_other_rows(spark, lake, tmp_path):
 
     with pytest.raises(InputError, match=r"weather holds 2,227 rows where January has 2,226"):
         land(spark, tmp_path / "lake")
+
+
+@pytest.mark.parametrize(
+    ("lake", "expected"),
+    [("s3a://bucket/prod/", "s3a://bucket/prod"), ("/data/lake/", "/data/lake"), (None, "s3a://variable/lake")],
+)
+def test_main_lands_in_lake_by_path_or_uri(monkeypatch, capsys, lake, expected):
+    def append_missing(_rows, _landed_at, path):
+        return LandedTable(path, 1, 1, added=True)
+
+    monkeypatch.setenv("TIDEMARK_LAKE", "s3a://variable/lake")
+    monkeypatch.setattr(sys, "argv", ["land_flights", *(["--lake", lake] if lake else [])])
+    for name in ("get_spark_session", "read_january", "with_departure", "with_observation", "F"):
+        monkeypatch.setattr(land_flights, name, MagicMock())
+    land_flights.with_departure().where().count.return_value = 1
+    monkeypatch.setattr(land_flights, "append_missing", append_missing)
+
+    land_flights.main()
+
+    paths = [line.partition(": ")[0] for line in capsys.readouterr().out.splitlines()[:2]]
+    assert paths == [f"{expected}/flights", f"{expected}/weather"]

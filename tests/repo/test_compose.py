@@ -113,6 +113,26 @@ def test_compose_env_pins_images_by_digest(tmp_path):
     assert f"ARG PYTHON_IMAGE={defaults['PYTHON_IMAGE']}" in (ROOT / "Dockerfile").read_text()
 
 
+def test_compose_env_digests_keep_all_lines_of_user(tmp_path):
+    run_compose_env(tmp_path)
+    users = [
+        "TIDEMARK_IMAGE=registry/tidemark:1",
+        "NOTE=POSTGRES_IMAGE=x",
+        "POSTGRES_IMAGE=mirror/postgres:17-bookworm",
+    ]
+    with (tmp_path / ".env").open("a") as file:
+        file.write("\n".join(["PYTHON_IMAGE=python@sha256:01d", *users]))
+    (tmp_path / ".env").chmod(0o640)
+    before = (tmp_path / ".env").read_text().splitlines()
+
+    run_compose_env(tmp_path, "--digests", docker="echo sha256:beef")
+
+    lines = (tmp_path / ".env").read_text().splitlines()
+    assert lines == [line for line in before if "01d" not in line] + ["PYTHON_IMAGE=python@sha256:beef"]
+    assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o640
+    assert not (tmp_path / ".env.new").exists()
+
+
 def run_compose_env(folder, *options, docker="exit 1"):
     """Run the script in a folder with a fake `docker`; return the variables of the `.env` file that it writes."""
     (folder / "bin").mkdir(parents=True, exist_ok=True)

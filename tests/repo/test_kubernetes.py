@@ -60,6 +60,24 @@ def test_kubernetes_submit_names_match_manifest_and_image():
     assert command[-2:] == ["--to", "2013-01-02T00:00Z"]
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["flights_wether"], "Did you mean flights_weather"),
+        (["--to", "2013-01-02T00:00Z", "flights_weather"], "Write the pipeline before all options."),
+    ],
+)
+def test_kubernetes_submit_wrong_pipeline_ends_with_error_line(words, message):
+    command = [sys.executable, ROOT / "bin/kubernetes-submit", *words, "--server", "https://host", "--image", IMAGE]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert process.returncode == 2
+    assert process.stdout == ""
+    assert process.stderr.splitlines()[-1].startswith("kubernetes-submit: ")
+    assert message in process.stderr
+    assert "Traceback" not in process.stderr
+
+
 @pytest.fixture
 def api():
     """Run a cluster's API that accepts all resources; return its address and the resources."""
