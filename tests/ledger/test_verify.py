@@ -407,7 +407,10 @@ def test_repair_reruns_slices_with_missing_rows(spark, undamaged_lake, damaged_l
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
-    [({"slices__every": "30 minutes"}, "has other slices than the pipeline file"), ({"name": "other"}, "belongs to pipeline orders")],
+    [
+        ({"slices__every": "30 minutes"}, "has other slices than the pipeline file"),
+        ({"name": "other"}, "belongs to pipeline orders"),
+    ],
 )
 def test_verify_and_repair_with_other_slices_or_name_change_nothing(damaged_lake, tmp_path, capsys, changes, problem):
     insert_rows(damaged_lake)
