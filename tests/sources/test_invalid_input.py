@@ -261,7 +261,7 @@ def test_run_gap_or_changed_settings_is_rejected_and_rerun_is_no_op(
 
     assert (rerun.slice_count, rerun.already_committed) == (0, 2)
     assert read_table("ledger").inputFiles() == before, "rerunning a slice changes nothing"
-    with pytest.raises(SliceOrderError, match="missing: the last committed slice is 2024-01-01T01:00Z; run from 2024"):
+    with pytest.raises(SliceOrderError, match="missing: the last committed slice is 2024-01-01T01:00Z. Run from"):
         run_pipeline(pipeline(), start=at(3), end=at(4))
 
     wider = pipeline(join__interval__lower="-1 hour")
@@ -363,7 +363,6 @@ def test_condition_filters_pairs_and_select_names_output(pipeline, write, run_pi
         ({"select": ["left_k", "right_x"]}, "^select: .*right_x.*Did you mean"),
         ({"select": {"total": "left_v + right_x"}}, "select: .*right_x"),
         ({"select": {"a": "1", "A": "2"}}, "^select: A and a are the same name to Spark. Rename one of them"),
-        ({"select": {"_Slice": "1"}}, "^select: _Slice and _slice are the same name to Spark"),
         ({"select": ["left_k", "left_k"]}, "^select: left_k and left_k are the same name"),
         (
             {"select": {"nothing": "NULL"}},
