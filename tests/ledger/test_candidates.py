@@ -170,7 +170,8 @@ def test_candidate_with_wider_bounds_is_compared_and_promoted(
     causes = [(group["cause"], group["missing_in"], group["rows"]) for group in comparison["causes"]]
     assert (comparison["same"], causes) == (3, [("other settings", "stream", 3)])
     assert comparison["labels"] == ["candidate", "live"]
-    assert comparison["causes"][0]["examples"][0]["_detail"] == "join.interval.lower -30 minutes, not -50 minutes"
+    detail = comparison["causes"][0]["examples"][0]["_detail"]
+    assert detail == "join.interval.lower is -30 minutes (-50 minutes in the pipeline)"
 
     old = lake.parent / "old.yaml"
     write_pipeline(old, **NARROW)
