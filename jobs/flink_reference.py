@@ -51,7 +51,7 @@ from tidemark.pipeline_tests.chain import TESTED, Chain, TableInput
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.session import get_spark_session
-from tidemark.spark.temporary_settings import list_settings_to_write, override_settings
+from tidemark.spark.temporary_settings import list_column_mapping_settings, override_settings
 from tidemark.streaming.flink_query import ANSWER, FlinkQuery, create_flink_query
 from tidemark.streaming.flink_windows import create_window_settings
 from tidemark.streaming.replay_source import number_rows, read_side_in_slices
@@ -102,7 +102,7 @@ def run_flink_reference(spark: SparkSession, pipeline: Pipeline, lake: str) -> F
         _number_rows(chain, inputs, grid).write.parquet(str(folder / "numbered"))
         rows = spark.read.parquet(str(folder / "numbered"))
         joined = _look_up_rows(run_job(rows), rows, chain, grid).drop(*NOT_COMPARED)
-        with override_settings(spark, list_settings_to_write(joined.schema)):
+        with override_settings(spark, list_column_mapping_settings(joined.schema)):
             joined.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(table)
         rows_read = rows.where(~F.col("is_filtered")).count()
     written = spark.read.format("delta").load(table).count()

@@ -328,7 +328,7 @@ def test_promote_candidate_with_erased_rows_is_refused(
     }
     monkeypatch.setattr(promotion, "list_erasures", records.get)
     with pytest.raises(UserError, match="erased at 2024-01-01T00:00Z") if is_refused else nullcontext():
-        promotion.require_erased(pipeline(), "wide", create_ledger("candidate"), create_ledger("live"))
+        promotion._require_erased(pipeline(), "wide", create_ledger("candidate"), create_ledger("live"))
 
 
 def test_find_promotion_requires_rollback_in_reverse_order():

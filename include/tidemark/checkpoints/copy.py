@@ -18,7 +18,7 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import CheckFailedError, UserError
 from tidemark.formatting import ToDict
 from tidemark.ledger.staleness import find_restorable_start
-from tidemark.spark.temporary_settings import list_settings_to_write, override_settings
+from tidemark.spark.temporary_settings import list_column_mapping_settings, override_settings
 
 _REPLACED_COLUMNS = ("slice", "clock", "event_time")
 
@@ -62,7 +62,7 @@ def copy_checkpoint(checkpoint: CheckpointRef, target: str) -> CheckpointCopy:
         grid.timestamp_column(F.col("slice")).alias("slice"),
         *(name for name in rows.columns if name not in {"side", *_REPLACED_COLUMNS}),
     )
-    with override_settings(checkpoint.spark, list_settings_to_write(table.schema)):
+    with override_settings(checkpoint.spark, list_column_mapping_settings(table.schema)):
         table.write.format("delta").mode("error").save(path)
     return CheckpointCopy(checkpoint.pipeline.name, checkpoint.end_label, path, *checkpoint.entry.carried, is_rebuilt)
 

@@ -67,5 +67,5 @@ def check_metric_expectation(name: str, arguments: Mapping[str, Any], per: str) 
             f"on: history has no column {arguments.get('column')}. Choose one of {', '.join(METRIC_COLUMNS)}."
         )
     bounds = [arguments[bound] for bound in ("min_value", "max_value") if arguments.get(bound) is not None]
-    if not bounds or not all(isinstance(bound, int | float) for bound in bounds):
+    if not all(isinstance(bound, int | float) for bound in bounds):
         raise ValueError("on: history needs numbers as bounds. Set min_value, max_value or both.")

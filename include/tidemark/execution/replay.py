@@ -127,8 +127,8 @@ def replay(
     return ReplayResult(
         joined=join_result.joined,
         late=select_late_rows(join_result.late, join.tick),
-        # Rows that the end of the input loses are late too, also if no row of these slices is.
-        may_have_late_rows=job_rows.has_late_candidates or any(lane.drain in buckets.slices for lane in lanes),
+        may_have_late_rows=job_rows.has_late_candidates
+        or (join.may_lose_rows_at_end and any(lane.drain in buckets.slices for lane in lanes)),
         carried=carried_out.where(is_carried),
         strategy=watermarked.strategy,
         evicted_in_arrival_slice=evicted_counts + Counter(join_result.evicted_counts),

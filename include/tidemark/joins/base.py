@@ -166,6 +166,8 @@ class Join(ABC):
     buffers_overdue_rows = False
     """True if a row may stay buffered longer than `eviction_watermark`, since a later row of its side arrived before.
     `JobRows.may_be_carried` then has all rows that arrive after such a row, from its bucket on."""
+    may_lose_rows_at_end = False
+    """True if the end of the input can lose rows on time, which are then in `JoinResult.late`."""
     needs_bucket_number = False
     """True if rows need their bucket, as `bucket_number`."""
 

@@ -74,6 +74,8 @@ class CustomTriggerJoin(Join):
     is_cogroup: bool = False
     needs_exact_watermarks: bool = True
 
+    may_lose_rows_at_end = True
+
     @override
     def times_match(self, left: Column, right: Column) -> Column:
         if self.windows:

@@ -65,10 +65,10 @@ def with_all_cores(spark: SparkSession) -> Iterator[None]:
         yield
 
 
-def list_settings_to_write(schema: T.StructType) -> dict[str, str]:
+def list_column_mapping_settings(schema: T.StructType) -> dict[str, str]:
     """List the settings with which Spark writes a new Delta table with any names of columns and fields.
 
-    >>> [list_settings_to_write(T.StructType([T.StructField(name, T.LongType())])) for name in ("a.b", "a b")]
+    >>> [list_column_mapping_settings(T.StructType([T.StructField(name, T.LongType())])) for name in ("a.b", "a b")]
     [{}, {'spark.databricks.delta.properties.defaults.columnMapping.mode': 'name'}]
     """
     structs = (part for part in iterate_types(schema) if isinstance(part, T.StructType))

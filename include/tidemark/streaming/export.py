@@ -19,7 +19,7 @@ from tidemark.joins.factory import create_join, create_lane
 from tidemark.joins.spark_stream_stream import StreamStreamJoin
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import get_schemas
-from tidemark.spark.temporary_settings import list_settings_to_write, override_settings
+from tidemark.spark.temporary_settings import list_column_mapping_settings, override_settings
 from tidemark.streaming import resume_query
 from tidemark.streaming.export_markers import continue_from_state, create_watermark_seed_row, mark_rows
 from tidemark.streaming.spark_query import create_spark_query
@@ -71,7 +71,7 @@ def export_checkpoint(state: CheckpointRef, to: str) -> ExportResult:
             seed_row = create_watermark_seed_row(state, inputs, source.side.name, join)
             table = table if seed_row is None else table.unionByName(seed_row)
         # One file, so that the first micro-batch reads all of it.
-        with override_settings(state.spark, list_settings_to_write(table.schema)):
+        with override_settings(state.spark, list_column_mapping_settings(table.schema)):
             table.coalesce(1).write.format("delta").save(f"{folder}/{source.side.name}")
     if isinstance(join, StreamStreamJoin):
         query = asdict(continue_from_state(create_spark_query(pipeline, inputs), join, max(0, watermarks.combined)))

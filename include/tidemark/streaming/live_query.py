@@ -29,7 +29,7 @@ from tidemark.joins.rules.spark import has_state_eviction
 from tidemark.ledger.ledger import Ledger
 from tidemark.sources.resolution import open_inputs
 from tidemark.spark.engine import get_engine, require_classic_session
-from tidemark.spark.temporary_settings import list_settings_to_write, override_settings
+from tidemark.spark.temporary_settings import list_column_mapping_settings, override_settings
 from tidemark.streaming.replay_source import Rate, read_feed, write_feed
 from tidemark.streaming.resume_query import filter_at_source, join_sides, select_side
 from tidemark.streaming.spark_query import create_spark_query
@@ -122,7 +122,7 @@ def run_live_query(
     with override_settings(spark, _session_settings(spark, query["settings"], batches)):
         rows = join_sides(query, sides)
         sink = rows.writeStream.format("delta").outputMode("append").option("checkpointLocation", paths.checkpoint)
-        with override_settings(spark, list_settings_to_write(rows.schema)):
+        with override_settings(spark, list_column_mapping_settings(rows.schema)):
             running = sink.trigger(availableNow=True).start(paths.table)
     dropped = _await_end(running, on_batches, batches)
     trace = QueryTrace.read(spark, paths.checkpoint, pipeline)

@@ -12,7 +12,7 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError
 from tidemark.sources.stored_input import StoredInput
 from tidemark.sources.streaming_checkpoint_source import FEED_COLUMNS
-from tidemark.spark.temporary_settings import list_settings_to_write, override_settings
+from tidemark.spark.temporary_settings import list_column_mapping_settings, override_settings
 from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import floor_div
 
@@ -96,7 +96,7 @@ def write_feed(inputs: tuple[StoredInput, StoredInput], grid: Grid, path: str, r
         empty = left.spark.range(chunks).select((F.col("id") * step + 1).alias("chunk"))
         feed = feed.unionByName(empty, allowMissingColumns=True)
     files = feed.repartitionById(chunks * step, F.col("chunk").cast("int"))
-    with override_settings(files.sparkSession, list_settings_to_write(files.schema)):
+    with override_settings(files.sparkSession, list_column_mapping_settings(files.schema)):
         files.write.format("delta").mode("error").save(path)
     return chunks * step
 

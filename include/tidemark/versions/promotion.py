@@ -82,7 +82,7 @@ def promote(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user:
     """
     candidate, live = read_candidate_ledger(pipeline, lake, name), Ledger.from_pipeline(pipeline, lake)
     _require_promotable(pipeline, name, candidate, live)
-    require_erased(pipeline, name, candidate, live)
+    _require_erased(pipeline, name, candidate, live)
     token = uuid4().hex[:8]
     staged = {table: part for table in LEDGER_MANAGED_TABLES if (part := copy_files(candidate, live, table, token))}
     # The slices keep the order of their commits; the last of them gets the number of this commit.
@@ -159,7 +159,7 @@ def _require_promotable(pipeline: Pipeline, name: str, candidate: Ledger, live: 
         raise UserError(f"candidate {name} is the live version of {pipeline.name} already.")
 
 
-def require_erased(pipeline: Pipeline, name: str, candidate: Ledger, live: Ledger) -> None:
+def _require_erased(pipeline: Pipeline, name: str, candidate: Ledger, live: Ledger) -> None:
     """Require that a candidate has no rows that were erased from the live version.
 
     Raises:

@@ -71,6 +71,7 @@ class ProcessingTimeJoin(Join):
 
     carried_columns = _STATE_COLUMNS
     slice_valued_columns = ("first_match_slice", "removal_slice")
+    may_lose_rows_at_end = True
 
     @override
     def reject_invalid(self, rows: DataFrame) -> DataFrame:
