@@ -30,7 +30,14 @@ MICROS = 1_704_196_800_123_456
         ("bigint", "ms", 2**62, None),
         ("tinyint", "s", -1, -1_000_000),
         ("decimal(20,6)", "s", Decimal("1704196800.123456"), MICROS),
+        ("decimal(20,10)", "s", Decimal("-0.0000000001"), -1),
+        ("decimal(38,18)", "s", Decimal("1704196800.999999999999999999"), 1_704_196_800_999_999),
+        ("decimal(38,18)", "ns", Decimal("999.999999999999999999"), 0),
+        ("decimal(38,9)", "us", Decimal("0.999999999"), 0),
         ("double", "s", 1704196800.5, 1_704_196_800_500_000),
+        ("double", "s", 1.15, 1_150_000),
+        ("double", "s", 3599.9999999999995, 3_600_000_000),
+        ("double", "ns", 1e300, None),
         ("double", "s", float("nan"), None),
         ("double", "s", float("inf"), None),
         ("bigint", "s", 2**62, None),
@@ -42,6 +49,8 @@ def test_resolved_time_column_converts_each_type_to_microseconds(spark, dtype, u
     clock = ResolvedTimeColumn.from_config(TimeColumn(column="a.b", unit=unit), table.schema, "input t")
 
     assert table.select(clock.micros.alias("m")).first()["m"] == micros
+    assert clock.convert_value(value) == micros
+    assert table.select(F.unix_micros(F.expr(clock.sql_timestamp))).first()[0] == micros
     if micros is not None:
         ranges = ((micros, micros + 1), (micros - 5, micros))
         is_between = [F.coalesce(clock.is_between(start, end), F.lit(False)) for start, end in ranges]

@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Decimal
-from math import floor, isfinite
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from math import floor, isfinite, log10
 from typing import Any
 
 from pyspark.sql import Column, Row
@@ -22,6 +23,10 @@ from tidemark.formatting import quote_identifier
 
 _UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _MICROS_PER_SECOND = 1_000_000
+_FRACTION_DIGITS = 9
+"""Fractional digits of a number that count."""
+_DIGITS_OF_DOUBLE = 400
+"""More digits than any floating-point number has before and after the point, rounded to `_FRACTION_DIGITS`."""
 _MICROSECOND_FORMATS = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -36,7 +41,8 @@ _HEX = re.compile("0x([0-9a-fA-F]{2})*")
 class ResolvedTimeColumn:
     """A time column of an input table, checked against the table's schema.
 
-    Numbers finer than a microsecond are floored. NaN and infinity count as null.
+    Numbers finer than a microsecond are floored. Floating-point numbers are rounded to nine fractional digits before,
+    so that 0.1 + 0.2 seconds are 300 ms. NaN and infinity count as null.
     """
 
     name: str
@@ -44,6 +50,8 @@ class ResolvedTimeColumn:
     """Units per second of a numeric column; None for a column of times."""
     is_integral: bool = False
     """True for a numeric column of an integer type."""
+    has_long_fractions: bool = False
+    """True for a decimal column with more than `_FRACTION_DIGITS` fractional digits."""
 
     @classmethod
     def from_config(cls, column: TimeColumn, schema: T.StructType, table_label: str) -> ResolvedTimeColumn:
@@ -59,7 +67,12 @@ class ResolvedTimeColumn:
                     f"{table_label}: column {column.column} is a number ({dtype.simpleString()}). "
                     f"Give its unit, such as {{column: {column.column}, unit: ms}}."
                 )
-            return cls(column.column, _UNITS_PER_SECOND[column.unit], is_integral=isinstance(dtype, T.IntegralType))
+            return cls(
+                column.column,
+                _UNITS_PER_SECOND[column.unit],
+                is_integral=isinstance(dtype, T.IntegralType),
+                has_long_fractions=isinstance(dtype, T.DecimalType) and dtype.scale > _FRACTION_DIGITS,
+            )
         if not isinstance(dtype, T.TimestampType | T.TimestampNTZType | T.DateType):
             raise InputError(
                 f"{table_label}: column {column.column} is {dtype.simpleString()}. "
@@ -84,10 +97,7 @@ class ResolvedTimeColumn:
             if self.units_per_second > _MICROS_PER_SECOND:
                 return floor_div(number, self.units_per_second // _MICROS_PER_SECOND)
             return F.try_multiply(number, F.lit(_MICROS_PER_SECOND // self.units_per_second))
-        number = self.raw.try_cast("decimal(38,9)")
-        return F.floor(F.try_multiply(number, F.lit(_MICROS_PER_SECOND)) / F.lit(self.units_per_second)).try_cast(
-            "long"
-        )
+        return F.expr(self._micros_sql)
 
     def to_ticks(self, tick: int) -> Column:
         """Return the time in whole ticks of `tick` microseconds, floored."""
@@ -104,7 +114,10 @@ class ResolvedTimeColumn:
                 return to_micros(datetime(value.year, value.month, value.day, tzinfo=UTC))
         if self.units_per_second is None or value is None or not isfinite(value):
             return None
-        micros = floor(Decimal(value) * _MICROS_PER_SECOND / self.units_per_second)
+        if isinstance(value, float):
+            with localcontext(prec=_DIGITS_OF_DOUBLE):
+                value = round(Decimal(repr(value)), _FRACTION_DIGITS)
+        micros = floor(Fraction(value) * _MICROS_PER_SECOND / self.units_per_second)
         return micros if -(2**63) <= micros < 2**63 else None
 
     @property
@@ -113,10 +126,23 @@ class ResolvedTimeColumn:
         column = quote_identifier(self.name)
         if self.units_per_second is None:
             return f"try_cast({column} AS TIMESTAMP)"
-        number = (
-            f"floor(try_multiply(try_cast({column} AS DECIMAL(38, 9)), {_MICROS_PER_SECOND}) / {self.units_per_second})"
-        )
-        return f"timestamp_micros(try_cast({number} AS BIGINT))"
+        return f"timestamp_micros({self._micros_sql})"
+
+    @property
+    def _micros_sql(self) -> str:
+        """Spark SQL for the time of a numeric column in microseconds."""
+        assert self.units_per_second is not None, "the column has numbers"
+        number = quote_identifier(self.name)
+        if self.has_long_fractions:  # a cast would round
+            number = f"floor({number}, {_FRACTION_DIGITS})"
+        number = f"try_cast({number} AS DECIMAL(38, {_FRACTION_DIGITS}))"
+        # Arithmetic of decimals rounds: digits after the microsecond have to be gone before.
+        if self.units_per_second > _MICROS_PER_SECOND:
+            number = f"floor(floor({number}) / {self.units_per_second // _MICROS_PER_SECOND})"
+        else:
+            factor = _MICROS_PER_SECOND // self.units_per_second
+            number = f"try_multiply(floor({number}, {int(log10(factor))}), {factor})"
+        return f"try_cast({number} AS BIGINT)"
 
     def is_between(self, start: int, end: int) -> Column:
         """Return True if the time is in [start, end) microseconds.
@@ -126,11 +152,9 @@ class ResolvedTimeColumn:
         if self.units_per_second is None:
             low, high = (F.timestamp_micros(F.lit(bound)) for bound in (start, end))
             return (self.raw >= low) & (self.raw < high)
-        low, high = (
-            F.lit(bound * self.units_per_second // _MICROS_PER_SECOND)
-            for bound in (start, end + _MICROS_PER_SECOND - 1)
-        )
-        return (self.raw >= low) & (self.raw <= high) & (self.micros >= start) & (self.micros < end)
+        lowest = start * self.units_per_second // _MICROS_PER_SECOND - 1  # a float may be rounded up to `start`
+        highest = (end + _MICROS_PER_SECOND - 1) * self.units_per_second // _MICROS_PER_SECOND
+        return (self.raw >= F.lit(lowest)) & (self.raw <= F.lit(highest)) & (self.micros >= start) & (self.micros < end)
 
 
 def lit_long(number: int) -> Column:
