@@ -38,6 +38,7 @@ from tidemark.delta.paths import resolve_lake_root
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.errors import PipelineFileError, TidemarkError
 from tidemark.formatting import quote_identifier
+from tidemark.joins.join_type import SEMI_ANTI_TYPES
 from tidemark.joins.keys import key_name
 from tidemark.joins.output_schema import (
     check_expressions,
@@ -46,7 +47,6 @@ from tidemark.joins.output_schema import (
     select_emissions,
     select_output,
 )
-from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.pipeline_tests.chain import TESTED, Chain, TableInput
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import StoredInput

@@ -22,6 +22,7 @@ from tidemark.execution.replay import ReplayResult
 from tidemark.joins.base import Join
 from tidemark.joins.datastream_interval import DatastreamIntervalJoin
 from tidemark.joins.factory import create_lane
+from tidemark.joins.join_type import SEMI_ANTI_TYPES, JoinType
 from tidemark.joins.restarts import RestartedIntervalJoin, RestartedWindowJoin
 from tidemark.joins.rules import flink_datastream, flink_sql
 from tidemark.joins.rules.flink_common import compute_watermark_lag
@@ -29,7 +30,6 @@ from tidemark.joins.session_window import SessionWindowJoin
 from tidemark.joins.sql_interval.join import SqlIntervalJoin
 from tidemark.joins.sql_interval.processing_time import ProcessingTimeJoin
 from tidemark.joins.window import AlignedWindows, WindowJoin
-from tidemark.joins.window_output import SEMI_ANTI_TYPES, JoinType
 from tidemark.timegrid.zones import Zone, changes_by_full_hours, has_yearly_changes, to_local_time
 from tidemark.watermarks.lanes import Lane
 from tidemark.watermarks.processing_time_lane import ProcessingTimeLane

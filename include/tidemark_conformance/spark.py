@@ -20,11 +20,11 @@ from tidemark.execution.replay import ReplayResult
 from tidemark.joins.base import Join
 from tidemark.joins.condition import Condition
 from tidemark.joins.factory import create_lane
+from tidemark.joins.join_type import JoinType
 from tidemark.joins.rules.spark import StreamStreamRules, TimeRange
 from tidemark.joins.spark_stream_stream import StreamStreamJoin
 from tidemark.joins.window import AlignedWindows
 from tidemark.joins.window_inequality import ComparedWindowAssigner, WindowInequalityJoin
-from tidemark.joins.window_output import JoinType
 from tidemark.watermarks.lanes import Lane
 from tidemark.watermarks.micro_batch_lane import MicroBatchLane
 from tidemark.watermarks.values import Watermarks

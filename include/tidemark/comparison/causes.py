@@ -26,7 +26,7 @@ from tidemark.config.diff import flatten_settings, format_setting
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, to_micros
 from tidemark.errors import UserError
-from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.joins.join_type import SEMI_ANTI_TYPES
 from tidemark.ledger.row_content import content_hash, list_unordered_columns, to_comparable_columns
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize

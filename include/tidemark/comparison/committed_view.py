@@ -19,7 +19,7 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.delta.table_reader import read_newest
 from tidemark.errors import SliceOrderError
-from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.joins.join_type import SEMI_ANTI_TYPES
 from tidemark.ledger.adoption import find_adoption
 from tidemark.ledger.checkpoint_files import read_buffered_rows
 from tidemark.ledger.committed_snapshot import read_committed_rows

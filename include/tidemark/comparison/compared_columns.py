@@ -20,7 +20,7 @@ from tidemark.config.output_stream import OUTPUT_STREAM_COLUMNS
 from tidemark.config.sides import SIDES
 from tidemark.errors import InputError, UserError, suggest_name
 from tidemark.formatting import quote_identifier
-from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.joins.join_type import SEMI_ANTI_TYPES
 
 NOT_COMPARED = ("_slice", "_pane", "_result_time")
 """Columns of emissions that only Tidemark can provide."""

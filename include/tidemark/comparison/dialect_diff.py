@@ -27,9 +27,9 @@ from tidemark.errors import PipelineFileError
 from tidemark.execution.job_spec import MAX_TINY_JOB_ROWS
 from tidemark.execution.replay import ReplayResult
 from tidemark.formatting import quote_identifier
+from tidemark.joins.join_type import SEMI_ANTI_TYPES
 from tidemark.joins.keys import key_sql_over_pair
 from tidemark.joins.output_schema import select_emissions
-from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.row_content import content_hash
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import StoredInput

@@ -21,8 +21,8 @@ from tidemark.execution.job_spec import is_tiny_job
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, add_exact_watermarks, replay
 from tidemark.formatting import ToDict, quote_identifier
 from tidemark.joins.factory import create_join, create_lane
+from tidemark.joins.join_type import SEMI_ANTI_TYPES
 from tidemark.joins.output_schema import flatten_emissions
-from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.adoption import AdoptedTable
 from tidemark.ledger.checkpoint_files import list_available_checkpoints, read_buffered_rows, with_slice_numbers
 from tidemark.ledger.committed_snapshot import read_committed_rows

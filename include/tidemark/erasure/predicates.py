@@ -22,7 +22,7 @@ from tidemark.delta.table import DeltaTableHandle
 from tidemark.erasure.erased_tables import REJECTED_OUTPUT, ROW_KINDS
 from tidemark.errors import PipelineFileError, UserError
 from tidemark.formatting import quote_identifier
-from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.joins.join_type import SEMI_ANTI_TYPES
 from tidemark.ledger.erasure_records import ExcludedPredicates
 from tidemark.ledger.ledger import Ledger
 from tidemark.spark.engine import get_engine

@@ -33,6 +33,7 @@ from tidemark.joins.base import (
     with_null_watermarks,
 )
 from tidemark.joins.firing_spec import SPEC_FIELDS, FiringColumns, WindowFiringSpec
+from tidemark.joins.join_type import JoinType
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import AlignedWindows, WindowTimerRules, find_late_rows
 from tidemark.joins.window_firing_closed_form import find_members_and_lost, has_closed_form
@@ -42,7 +43,7 @@ from tidemark.joins.window_operator_simulation import (
     WindowOperator,
     create_reach_processing_time,
 )
-from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
+from tidemark.joins.window_output import FiringMembers, group_members, join_members
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.timegrid.time_columns import lit_long

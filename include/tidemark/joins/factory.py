@@ -19,6 +19,7 @@ from tidemark.joins.condition import Condition, check_no_event_times
 from tidemark.joins.custom_trigger import CustomTriggerJoin
 from tidemark.joins.datastream_interval import DatastreamIntervalJoin
 from tidemark.joins.firing_spec import FiringColumns, WindowFiringSpec
+from tidemark.joins.join_type import JoinType
 from tidemark.joins.restarts import RestartedIntervalJoin, RestartedWindowJoin
 from tidemark.joins.rules import flink_datastream, flink_sql
 from tidemark.joins.rules.flink_common import compute_watermark_lag, to_inclusive_bounds
@@ -30,7 +31,6 @@ from tidemark.joins.sql_interval.processing_time import ProcessingTimeJoin
 from tidemark.joins.upstream_windows import with_upstream_windows
 from tidemark.joins.window import AlignedWindows, WindowJoin
 from tidemark.joins.window_inequality import ComparedWindowAssigner, WindowInequalityJoin
-from tidemark.joins.window_output import JoinType
 from tidemark.timegrid.time_columns import lit_long
 from tidemark.timegrid.zones import Zone, changes_by_full_hours
 from tidemark.watermarks.idle_or_partitioned_lane import IdleOrPartitionedLane

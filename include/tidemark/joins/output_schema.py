@@ -28,8 +28,9 @@ from tidemark.config.output_stream import EMISSION_ORDER
 from tidemark.config.sides import SIDES
 from tidemark.errors import PipelineFileError
 from tidemark.formatting import quote_identifier
+from tidemark.joins.join_type import SEMI_ANTI_TYPES
 from tidemark.joins.keys import find_type, key_path
-from tidemark.joins.window_output import SEMI_ANTI_TYPES, flatten_columns
+from tidemark.joins.window_output import flatten_columns
 from tidemark.spark.dataframe_utils import contains_type, is_orderable, with_columns
 from tidemark.spark.engine import get_engine
 from tidemark.spark.expression_errors import format_expression_error

@@ -30,9 +30,10 @@ from tidemark.joins.base import (
     select_rejected,
 )
 from tidemark.joins.emission_order import own_order_in_event
+from tidemark.joins.join_type import JoinType
 from tidemark.joins.keys import key_columns
 from tidemark.joins.window import WindowTimerRules
-from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
+from tidemark.joins.window_output import FiringMembers, group_members, join_members
 from tidemark.spark.dataframe_utils import choose_by_side, with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.timegrid.zones import Zone

@@ -17,7 +17,6 @@ from tidemark.joins.condition import Condition
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.spark import StreamStreamRules
 from tidemark.joins.window import WindowAssigner
-from tidemark.joins.window_output import PADDING_TYPES
 from tidemark.spark.dataframe_utils import choose_by_side, with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.timegrid.time_columns import floor_div
@@ -64,16 +63,16 @@ class StreamStreamJoin(Join):
         time are filtered on any side.
         """
         has_no_time = F.col("event_time").isNull()
-        is_preserved = _by_side(self.rules.is_preserved)
+        is_padded = _by_side(self.rules.join_type.pads)
         passes_alone, is_complete, passes_inferred = (
             _by_side(part.__getitem__)
             for part in (self.condition.single_side, self.condition.not_null, self.condition.inferred)
         )
         reason = F.coalesce(
             "rejected",
-            F.when(~is_preserved & has_null_key(rows), F.lit("null_key")),
-            F.when(has_no_time if self.windows else has_no_time & ~is_preserved, F.lit("null_event_time")),
-            F.when(~is_preserved & ~(passes_alone & is_complete & passes_inferred), F.lit("condition_not_met")),
+            F.when(~is_padded & has_null_key(rows), F.lit("null_key")),
+            F.when(has_no_time if self.windows else has_no_time & ~is_padded, F.lit("null_event_time")),
+            F.when(~is_padded & ~(passes_alone & is_complete & passes_inferred), F.lit("condition_not_met")),
         )
         read = self.condition.columns_of_single_rows()
         labels = {"rejected": reason, "fails_alone": ~passes_alone}
@@ -232,9 +231,9 @@ class StreamStreamJoin(Join):
         """Yield emissions of single rows of one side: padded when evicted, and the left rows of a semi join."""
         windows = self._window_columns(F.col, None) if side == "left" else self._window_columns(None, F.col)
         columns: dict[str, Column] = {**windows, "left": F.col("left"), "right": F.col("right")}
-        if self.rules.join_type.types & set(PADDING_TYPES[side]):
+        if side in self.rules.join_type.padded_sides:
             is_unmatched = F.col("first_match_slice").isNull() & (F.col("evicted_in") >= first_slice)
-            padded = rows.where(self.rules.is_preserved(side) & is_unmatched)
+            padded = rows.where(self.rules.join_type.pads(side) & is_unmatched)
             emission = {"slice": F.col("evicted_in"), "emission": F.lit(f"padded_{side}")}
             yield _select_emissions(padded, {**emission, **columns})
         if side == "left" and "semi" in self.rules.join_type.types:

@@ -21,8 +21,9 @@ from tidemark.joins.base import (
     select_rejected,
 )
 from tidemark.joins.emission_order import own_order_in_event
+from tidemark.joins.join_type import JoinType
 from tidemark.joins.keys import key_columns
-from tidemark.joins.window_output import FiringMembers, JoinType, group_members, join_members
+from tidemark.joins.window_output import FiringMembers, group_members, join_members
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.timegrid.zones import Zone
 from tidemark.watermarks.job_watermarks import JobWatermarks

@@ -18,14 +18,11 @@ from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.formatting import quote_identifier
 from tidemark.joins.base import EMISSION_COLUMNS, no_position
 from tidemark.joins.emission_order import order_in_event
+from tidemark.joins.join_type import SEMI_ANTI_TYPES, JoinType
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.zones import Zone
-
-PADDING_TYPES = {"left": ("left", "full"), "right": ("right", "full")}
-"""Join types that pad unmatched rows, by the row's side."""
-SEMI_ANTI_TYPES = ("semi", "anti")
 
 
 @dataclass(frozen=True)
@@ -89,24 +86,6 @@ class FiringMembers:
         return ["clock", "tiebreak", *emitting_row] if self.firing_watermark is not None else []
 
 
-@dataclass(frozen=True)
-class JoinType:
-    """The type of a join: a literal in a job with one stream, a column if lanes differ."""
-
-    column: Column
-    types: frozenset[str]
-    """Possible values of the column."""
-
-    @classmethod
-    def from_name(cls, name: str) -> JoinType:
-        """Create a type that is the same for all rows."""
-        return cls(F.lit(name), frozenset([name]))
-
-    def is_in(self, *names: str) -> Column:
-        """Return True if the type is one of these."""
-        return self.column.isin(*names)
-
-
 def join_members(members: FiringMembers, join_type: JoinType, condition: str | None = None) -> DataFrame:
     """Join the left and right rows of each firing.
 
@@ -123,10 +102,10 @@ def join_members(members: FiringMembers, join_type: JoinType, condition: str | N
     sides = _split_sides(members, condition)
     parts = []
     if join_type.types - set(SEMI_ANTI_TYPES):
-        padded_sides = [side for side, types in PADDING_TYPES.items() if join_type.types & set(types)]
+        padded_sides = join_type.padded_sides
         how = "full" if len(padded_sides) > 1 else next(iter(padded_sides), "inner")
         is_unmatched = {side: F.col(other).isNull() for side, other in OTHER.items()}
-        is_padded = (is_unmatched[side] & join_type.is_in(*types) for side, types in PADDING_TYPES.items())
+        is_padded = (is_unmatched[side] & join_type.pads(side) for side in SIDES)
         pairs = _join_sides(*sides, members.firing_columns, how, condition)
         emission = F.when(is_unmatched["left"], "padded_left").when(is_unmatched["right"], "padded_right")
         is_pair = ~is_unmatched["left"] & ~is_unmatched["right"] & ~join_type.is_in(*SEMI_ANTI_TYPES)

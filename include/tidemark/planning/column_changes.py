@@ -9,8 +9,8 @@ from tidemark.config.expressions import list_columns, use_spelling
 from tidemark.config.sides import SIDES, SideName
 from tidemark.delta.column_changes import has_column_mapping
 from tidemark.errors import InputError
+from tidemark.joins.join_type import SEMI_ANTI_TYPES
 from tidemark.joins.keys import find_type, key_path
-from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.ledger.entry import Entry
 from tidemark.planning.context import PlanningContext
 from tidemark.planning.plan import SliceRange

@@ -12,7 +12,7 @@ from tidemark.config.sides import SIDES
 from tidemark.config.types import format_instant
 from tidemark.delta.column_changes import find_column_changes
 from tidemark.errors import InputError, SliceOrderError
-from tidemark.joins.window_output import SEMI_ANTI_TYPES
+from tidemark.joins.join_type import SEMI_ANTI_TYPES
 from tidemark.ledger.config_fingerprint import find_slices_with_other_settings, serialize_settings
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.staleness import find_compared_versions, find_stale_slices, find_start_of_chain, list_read_ranges

@@ -29,8 +29,8 @@ from tidemark.errors import InputError
 from tidemark.formatting import quote_identifier
 from tidemark.joins.base import Join
 from tidemark.joins.factory import create_lane
+from tidemark.joins.join_type import PADDING_TYPES
 from tidemark.joins.spark_stream_stream import StreamStreamJoin
-from tidemark.joins.window_output import PADDING_TYPES
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.materialization import materialize
 from tidemark.streaming.spark_query import SideQuery, SparkQuery

@@ -11,8 +11,8 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import to_millis
 from tidemark.errors import PipelineFileError
 from tidemark.joins.factory import has_irregular_clock_changes
+from tidemark.joins.join_type import SEMI_ANTI_TYPES
 from tidemark.joins.keys import key_name
-from tidemark.joins.window_output import SEMI_ANTI_TYPES
 from tidemark.streaming.flink_obstacles import find_obstacles
 
 ROWS = "side STRING, number BIGINT, event_ms BIGINT"

@@ -9,8 +9,8 @@ from tidemark.config import Interval, Pipeline, WindowSettings
 from tidemark.config.sides import OTHER, SIDES
 from tidemark.config.types import to_millis
 from tidemark.formatting import quote_identifier
+from tidemark.joins.join_type import PADDING_TYPES, SEMI_ANTI_TYPES
 from tidemark.joins.keys import key_sql_over_pair
-from tidemark.joins.window_output import PADDING_TYPES, SEMI_ANTI_TYPES
 from tidemark.sources.stored_input import StoredInput
 from tidemark.spark.temporary_settings import FILTER_INFERENCE_SETTINGS
 

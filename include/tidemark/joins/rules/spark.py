@@ -17,7 +17,7 @@ from tidemark.config import Interval, Join, Pipeline, WindowInequality
 from tidemark.config.dialect_support import TICK_MICROS
 from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.config.types import to_millis
-from tidemark.joins.window_output import PADDING_TYPES, JoinType
+from tidemark.joins.join_type import JoinType
 from tidemark.timegrid.time_columns import floor_div, lit_long
 
 FOREVER = 2**52
@@ -101,14 +101,9 @@ class StreamStreamRules:
             waits={side: lit_long(wait) for side, wait in time_range.waits.items()},
         )
 
-    def is_preserved(self, side: str) -> Column:
-        """Return True if the join type pads the unmatched rows of a side."""
-        return self.join_type.is_in(*PADDING_TYPES[side])
-
     def tracks_matches(self, side: str) -> bool:
         """Return True if the result depends on which rows of a side have matched."""
-        matching = {"semi"} if side == "left" else set()
-        return bool(self.join_type.types & (matching | set(PADDING_TYPES[side])))
+        return side in self.join_type.padded_sides or (side == "left" and "semi" in self.join_type.types)
 
     def is_late(self, side: str, value: Column, watermark: Column) -> Column:
         """Return True if a row is at the watermark or before. Rows without a time or a watermark are not late."""
@@ -132,7 +127,7 @@ class StreamStreamRules:
             wait = F.when(any_side, F.lit(0)).otherwise(F.lit(FOREVER))
         else:
             wait = F.when(both_sides, self.waits[side]).otherwise(F.lit(FOREVER))
-            is_beyond = self.is_preserved(side) & (value > floor * 1000)
+            is_beyond = self.join_type.pads(side) & (value > floor * 1000)
             wait = F.when(F.coalesce(is_beyond, F.lit(False)), F.lit(FOREVER)).otherwise(wait)
         return F.coalesce(F.when(wait < FOREVER, -floor_div(-value, 1000) + wait), F.lit(FOREVER))
 

@@ -38,6 +38,7 @@ from tidemark.config.sides import OTHER, SIDES, SideName
 from tidemark.joins.base import JobRows, Join, JoinResult, select_all
 from tidemark.joins.binned_join import join_by_interval
 from tidemark.joins.emission_order import order_of_pair, own_order_in_event
+from tidemark.joins.join_type import JoinType
 from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.cleanup_timers import with_cleanup_time
@@ -62,7 +63,6 @@ from tidemark.joins.sql_interval.match_tracking import (
 )
 from tidemark.joins.sql_interval.padding import emit_outer_join, list_padding_labels, pad_rows, with_own_labels
 from tidemark.joins.sql_interval.simulated_lanes import add_simulated_lanes, count_simulated
-from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.materialization import materialize, materialize_and_count
 from tidemark.watermarks.row_status import moves_watermark_only
 
@@ -130,7 +130,7 @@ class SqlIntervalJoin(Join):
             rows = materialize(label_eviction(rows, job_rows.watermarks))
             labelled, cleanups = label_small_job(rows, job_rows, self.rules, self.condition)
         else:
-            has_padding = bool(self._padded_sides)
+            has_padding = bool(self.join_type.padded_sides)
             labelled, cleanups = label_large_job(
                 job_rows, exact_rows, self.rules, self.condition, has_padding=has_padding
             )
@@ -151,11 +151,6 @@ class SqlIntervalJoin(Join):
         return self.rules.wait_for_side(F.col("side"))
 
     @property
-    def _padded_sides(self) -> list[SideName]:
-        """Sides of which the join of some lane pads unmatched rows."""
-        return [side for side in SIDES if self.join_type.types.intersection(PADDING_TYPES[side])]
-
-    @property
     def _order_of_pair(self) -> Column | None:
         return order_of_pair(self.upstream_sides) if self.orders_emissions else None
 
@@ -172,8 +167,8 @@ class SqlIntervalJoin(Join):
         joined = to_emissions(late_matches, F.lit("matched"))
         late_and_carried = buffered = rows.late_and_carried.drop("removing_lookup", "lookup_number")
         first_slice = job_rows.watermarks.first_slice
-        if self._padded_sides:
-            first_late_matches = find_first_matches(late_matches, self._padded_sides)
+        if self.join_type.padded_sides:
+            first_late_matches = find_first_matches(late_matches, self.join_type.padded_sides)
             first_late_matches = broadcast_if_small(*materialize_and_count(first_late_matches))
             joined = joined.unionByName(self._emit_outer_join(rows, first_late_matches, first_slice))
             buffered = self._track_matches(late_and_carried, rows.pairable, late_matches, first_slice)
@@ -212,7 +207,7 @@ class SqlIntervalJoin(Join):
             return self._join_on_time_rows(both, first_slice, labels, OTHER[side], unmatched)
 
         pad = partial(pad_rows, join_type=self.join_type, is_ordered=self.orders_emissions)
-        first_side, *second_side = self._padded_sides
+        first_side, *second_side = self.join_type.padded_sides
         joined = join_side(first_side, "keep")
         emissions = [
             emit_outer_join(joined, first_side, self.join_type, self._order_of_pair),
@@ -232,9 +227,9 @@ class SqlIntervalJoin(Join):
             late_matches: Pairs of late rows that match.
             first_slice: First slice of the job.
         """
-        needs_match = F.col("side").isin(self._padded_sides) & F.col("needs_first_match")
+        needs_match = F.col("side").isin(self.join_type.padded_sides) & F.col("needs_first_match")
         parts = [late_and_carried.where(~needs_match)]
-        for side in self._padded_sides:
+        for side in self.join_type.padded_sides:
             own = late_and_carried.where(needs_match & (F.col("side") == side))
             partners = pairable.where(F.col("side") == OTHER[side])
             names = ("side", "slice", "clock", "tiebreak", "event_time", "watermark", "is_cached", "match_hash")

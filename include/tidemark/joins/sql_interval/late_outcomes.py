@@ -6,9 +6,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.joins.base import JobRows, add_late_reason, select_rejected
+from tidemark.joins.join_type import JoinType
 from tidemark.joins.sql_interval.labels import is_late
 from tidemark.joins.sql_interval.match_tracking import is_padded
-from tidemark.joins.window_output import JoinType
 
 
 def select_late(rows: DataFrame, job_rows: JobRows, join_type: JoinType) -> DataFrame:

@@ -12,8 +12,8 @@ from tidemark.config.sides import SIDES, SideName
 from tidemark.formatting import quote_identifier
 from tidemark.joins.base import EMISSION_COLUMNS, EMITTING_EVENT_COLUMNS, later_position
 from tidemark.joins.emission_order import to_emission_order
+from tidemark.joins.join_type import JoinType
 from tidemark.joins.keys import key_columns
-from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.dataframe_utils import choose_by_side
 from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.time_columns import as_json
@@ -38,7 +38,7 @@ def compute_match_hash(rows: DataFrame, condition: str | None) -> Column:
 
 def is_padded(side: Column, join_type: JoinType) -> Column:
     """Return True if the join pads unmatched rows of a side."""
-    return choose_by_side(*(join_type.is_in(*PADDING_TYPES[side_name]) for side_name in SIDES), side=side)
+    return choose_by_side(*(join_type.pads(side_name) for side_name in SIDES), side=side)
 
 
 def select_pairs(

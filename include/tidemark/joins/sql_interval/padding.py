@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from tidemark.config.sides import OTHER, SideName
 from tidemark.joins.base import later_position, row_position
 from tidemark.joins.emission_order import AFTER_LOOKUP, order_of_lookup, to_emission_order
+from tidemark.joins.join_type import JoinType
 from tidemark.joins.sql_interval.match_tracking import is_padded, to_emissions
-from tidemark.joins.window_output import JoinType
 from tidemark.spark.dataframe_utils import with_columns
 
 _LABELS = (

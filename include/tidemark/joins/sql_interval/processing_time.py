@@ -30,6 +30,7 @@ from tidemark.joins.base import (
 )
 from tidemark.joins.binned_join import join_by_interval
 from tidemark.joins.emission_order import to_emission_order
+from tidemark.joins.join_type import JoinType
 from tidemark.joins.keys import has_equal_columns, key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.match_tracking import (
@@ -41,7 +42,6 @@ from tidemark.joins.sql_interval.match_tracking import (
     to_emissions,
     with_first_match,
 )
-from tidemark.joins.window_output import JoinType
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.watermarks.job_watermarks import JobWatermarks

@@ -11,6 +11,7 @@ from tidemark.config.sides import SIDES
 from tidemark.joins.base import JobRows, JoinResult, compute_row_hash
 from tidemark.joins.binned_join import join_by_interval
 from tidemark.joins.emission_order import own_order_in_event
+from tidemark.joins.join_type import JoinType
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.labels import with_match_state
@@ -18,7 +19,6 @@ from tidemark.joins.sql_interval.last_cleanup import LastCleanups
 from tidemark.joins.sql_interval.late_outcomes import select_late
 from tidemark.joins.sql_interval.match_tracking import drop_needless_matches, select_pairs, to_emissions
 from tidemark.joins.sql_interval.operator_simulation import simulate_lanes
-from tidemark.joins.window_output import PADDING_TYPES, JoinType
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.timegrid.time_columns import as_json
@@ -86,7 +86,7 @@ def _simulate(
 ) -> DataFrame:
     """Prepare the rows of lanes for `operator_simulation.simulate_lanes`, and simulate them."""
     keys = key_columns(rows)
-    padding = {f"pads_{side}": join_type.is_in(*types) for side, types in PADDING_TYPES.items()}
+    padding = {f"pads_{side}": join_type.pads(side) for side in SIDES}
     params = {name: getattr(rules, name) for name in ("lower", "upper", "lateness", "min_cleanup")}
     condition_matches = F.lit(None).cast("array<long>")
     if condition:
