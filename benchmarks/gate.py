@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 from benchmarks.year import HOURS, PIPELINE, START, generate_rows
 from tidemark.config import load_pipeline
 from tidemark.config.types import parse_instant
+from tidemark.execution import quality_gate
 from tidemark.execution.job import JobResult
 from tidemark.execution.run import execute
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
-from tidemark.quality import gate
 from tidemark.spark.session import get_spark_session
 
 EXPECTATIONS = [
@@ -72,13 +72,13 @@ def measure_gate(spark: SparkSession, lake: Path, rows: int, profile: cProfile.P
 
 def profile_validation(profile: cProfile.Profile) -> None:
     """Profile the gate's next validation."""
-    validate_output = gate.validate_output
+    validate_output = quality_gate.validate_output
 
     def profiled(*args: Any) -> Any:
-        gate.validate_output = validate_output
+        quality_gate.validate_output = validate_output
         return profile.runcall(validate_output, *args)
 
-    gate.validate_output = profiled
+    quality_gate.validate_output = profiled
 
 
 def main() -> None:

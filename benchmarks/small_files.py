@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.cli.status import summarize_status
+from tidemark.cli.status_summary import summarize_status
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.sides import SIDES
 from tidemark.delta.log_files import truncate_log

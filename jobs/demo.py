@@ -14,7 +14,7 @@ from rich.table import Table
 
 from jobs.land_flights import land
 from tidemark.cli.progress import run_with_progress
-from tidemark.cli.status import Status, summarize_status
+from tidemark.cli.status_summary import Status, summarize_status
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.delta.paths import resolve_lake_root
 from tidemark.delta.pipeline_tables import PipelineTables

@@ -8,7 +8,7 @@ import yaml
 from deltalake import DeltaTable
 
 from benchmarks.peers.peer import Peer, Work
-from tidemark.cli.status import summarize_status
+from tidemark.cli.status_summary import summarize_status
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.run import execute

@@ -100,7 +100,8 @@ def read_committed(
         pipeline: The pipeline.
         lake: The lake root: a folder or a URI.
         table: Which table to read.
-        as_of: A combined watermark, an instant or ms since 1970 UTC. Reads what readers saw at that watermark.
+        as_of: A combined watermark: an instant (UTC without a zone), or ms since 1970. Reads the slices whose watermark
+            at their end is at most this, as readers saw them then. None reads all committed slices.
 
     Raises:
         SliceOrderError: No slice is committed.

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tidemark.cli.quality_warnings import group_failures, render_failures
 from tidemark.cli.render_status import render_status
-from tidemark.cli.status import SideStatus, Status
+from tidemark.cli.status_summary import SideStatus, Status
 from tidemark.quality.results_table import SCHEMA
 from tidemark.timegrid.slices import Grid
 

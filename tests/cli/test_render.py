@@ -23,7 +23,7 @@ from tidemark.cli.render_comparison import (
 )
 from tidemark.cli.render_plan import render_plan, render_reprocess_changes
 from tidemark.cli.render_status import render_status
-from tidemark.cli.status import SideStatus, Status
+from tidemark.cli.status_summary import SideStatus, Status
 from tidemark.cli.vacuum import render_vacuum
 from tidemark.comparison import Comparison, DialectComparison
 from tidemark.comparison.dialect_diff import RULES, DialectDifference, DialectResult
@@ -332,7 +332,7 @@ def test_render_vacuum_lists_kinds_of_files_and_recovery_horizon():
         "1 other file may belong to an active run",
         "expired checkpoints: 1 file (3.0 kB), which count as replaced from then on",
         "oldest versions that can then be read: emissions 12, late 0",
-        "reprocess can begin with any slice from 2024-01-09 on, and for those before it with 2024-01-01",
+        "reprocess can begin at any slice from 2024-01-09 on; for an earlier slice it begins at 2024-01-01",
         "checkpoint verify replays from 2024-01-02 on, as far as left can be read",
     ]
 
@@ -342,8 +342,8 @@ def test_render_vacuum_without_replayable_slice_explains_why():
 
     output = print_wide(render_vacuum(create_vacuum_result(horizon)))
 
-    assert "reprocess of any slice begins with 2024-01-01" in output
-    assert "checkpoint verify can replay no slice: versions of the inputs that they have read are gone" in output
+    assert "reprocess of any slice begins at 2024-01-01" in output
+    assert "checkpoint verify can replay no slice, because the input versions that slices read are gone" in output
 
 
 def test_render_shows_sql_with_brackets_as_it_is():
@@ -354,7 +354,7 @@ def test_render_shows_sql_with_brackets_as_it_is():
         "inputs": {"left": {"table": "lake/[a]/orders", "version": 1, "rows": 1}},
     }  # fmt: skip
     plan = SimpleNamespace(
-        to_dict=lambda: described, slice_count=0, already_committed=0, jobs=(), atomic=False, unread_slices=(),
+        to_dict=lambda: described, slice_count=0, already_committed=0, jobs=(), atomic=False, slices_left_outdated=(),
         input_completeness=(), drain_after=None, notes=(f"note of {condition}",), spark_queries=(f"why {condition}",),
     )  # fmt: skip
     candidate = CandidateVersion("wide", 1, START, END, f"join.condition {condition}", 1, 1)

@@ -81,7 +81,7 @@ def test_error_of_metrics_does_not_replace_error_of_comparison(create_task, monk
     write_pipeline(tmp_path / "orders.yaml", name="orders")
     monkeypatch.setattr(SparkSubmitOperator, "execute", fail(AirflowException("the job failed")))
     monkeypatch.setattr(metrics, "_is_enabled", lambda: True)
-    monkeypatch.setattr(status_queries, "agreement_counts", fail(OSError("no storage")))
+    monkeypatch.setattr(status_queries, "count_agreement", fail(OSError("no storage")))
     task = create_task(("compare", "run", "--save"), "orders", conn_type="spark", host="local[2]")
 
     with pytest.raises(AirflowException, match="the job failed"):

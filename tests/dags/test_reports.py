@@ -7,7 +7,7 @@ import pytest
 from tests.dags.slice_lake import SliceLake
 from tidemark.airflow import metrics
 from tidemark.airflow.lineage import commit_lineage
-from tidemark.airflow.status_queries import committed_since
+from tidemark.airflow.status_queries import summarize_commits_since
 
 LAST_COMMIT = {"number": 4, "run": "run 3"}
 RELEASED = {"emissions": 905, "quality": "released", "quarantined": 0}
@@ -24,7 +24,7 @@ def slices(tmp_path):
 
 
 def summarize(slices, since=LAST_COMMIT):
-    return committed_since(slices.pipeline, str(slices.lake), since)
+    return summarize_commits_since(slices.pipeline, str(slices.lake), since)
 
 
 @pytest.mark.parametrize("since", [LAST_COMMIT, datetime(2025, 1, 2, tzinfo=UTC)])

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import functions as F
 
-from tidemark.cli.status import summarize_status
+from tidemark.cli.status_summary import summarize_status
 from tidemark.comparison.chain_history import explain_rows
 from tidemark.comparison.compare import compare
 from tidemark.comparison.dialect_diff import compare_dialects

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from tidemark.cli import main
-from tidemark.cli.status import summarize_status
+from tidemark.cli.status_summary import summarize_status
 from tidemark.comparison import ComparisonRequest, compare
 from tidemark.comparison.chain_history import explain_rows
 from tidemark.comparison.minimal_output import check_output, write_minimal_example

@@ -205,7 +205,7 @@ def test_expired_checkpoint_is_rebuilt_and_not_needed_by_plans(spark, orders, ru
     needed = {ledger.entry(number).run for number in (2, 5)}
     assert run_checkpoint_command("expire") == (
         2,
-        "error: nothing says which checkpoints to keep. Pass --keep N, --older-than DURATION, or both.",
+        "error: no checkpoints are selected. Pass --keep N, --older-than DURATION, or both.",
     )
     code, output = run_checkpoint_command("expire", "--older-than", "-1 day")
     assert (code, output) == (2, "error: --older-than: must not be negative")

@@ -171,7 +171,7 @@ def test_compact_dry_run_lists_merges_and_writes_nothing(uncompacted_lake, capsy
     output = json.loads(capsys.readouterr().out)
     plan = [(merge["table"], merge["files"], merge["target_files"]) for merge in output["planned"]]
     assert plan == [(name, 2, 1) for name in MERGES]
-    assert (output["merged"], output["left"]) == ([], [])
+    assert (output["merged"], output["skipped"]) == ([], [])
     assert sorted(uncompacted_lake.root.rglob("*")) == before
 
 

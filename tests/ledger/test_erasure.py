@@ -31,7 +31,7 @@ from tidemark.ledger.ledger import Ledger
 from tidemark.maintenance.compaction import merge_files, plan_compaction
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
-from tidemark.tables.append import append_rejected_rows
+from tidemark.tables.rejected_rows import append_rejected_rows
 from tidemark.tables.table_changes import TableChanges, apply_to_tables
 from tidemark.timegrid.slices import Grid
 from tidemark.versions.promotion import promote

@@ -25,9 +25,9 @@ from tidemark.planning.replay_strategy import ReplayLimits
 from tidemark.planning.request import Request
 from tidemark.planning.scan_estimate import InputFiles
 from tidemark.quality.evaluation_scope import ValidationRows
-from tidemark.quality.gate import validate_output
 from tidemark.quality.gx import result_store
 from tidemark.quality.invariants import INVARIANTS
+from tidemark.quality.validation import validate_output
 
 ROW = "k string, happened timestamp, arrived timestamp, v int"
 START = datetime(2024, 1, 1, tzinfo=UTC)

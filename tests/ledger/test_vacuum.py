@@ -147,7 +147,7 @@ def test_vacuum_deletes_unneeded_files_and_all_commands_still_work(
     assert reprocess_plan.jobs[0].start == 0, "its checkpoint has expired"
     assert run_command("tables verify", "--deep")[0] == 0
     assert count_rows(tables, before=at(HOURS)) == rows_before
-    assert "reprocess can begin with any slice from" in run_command("tables vacuum", "--yes")[1]
+    assert "reprocess can begin at any slice from" in run_command("tables vacuum", "--yes")[1]
 
 
 def write_aged_files(path, *names):

@@ -47,7 +47,7 @@ def test_proposed_command_of_a_reprocess_is_for_slices_that_it_does_not_run(tmp_
     plan = create_plan(pipeline=pipeline, slice_ranges=slice_ranges, slices_to_reprocess=(2, 5))
 
     assert plan.proposed_command == (f"tidemark reprocess {tmp_path}/orders.yaml" if is_proposed else None)
-    assert plan.unread_slices == tuple(number for number in (2, 5) if number not in rerun)
+    assert plan.slices_left_outdated == tuple(number for number in (2, 5) if number not in rerun)
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from tidemark.delta.log_files import RemovedFiles
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.quality_gate import format_failed_slices
 from tidemark.quality.evaluation_scope import ValidationRows
-from tidemark.quality.gate import validate_output
 from tidemark.quality.gx import result_store
 from tidemark.quality.gx.data_docs import delete_results_before, get_docs_index, update_data_docs, write_docs
 from tidemark.quality.invariants import INVARIANTS
 from tidemark.quality.results import ExpectationResult, Measurement, ValidationResult
+from tidemark.quality.validation import validate_output
 from tidemark.timegrid.slices import Grid
 
 PASSING = pd.DataFrame(0, index=range(3), columns=list(INVARIANTS))

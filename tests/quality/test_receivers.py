@@ -17,11 +17,11 @@ from tidemark.config.notify import Receiver
 from tidemark.config.slices import Slices
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.quality.evaluation_scope import ValidationRows
-from tidemark.quality.gate import validate_output
 from tidemark.quality.gx import notification_channels
 from tidemark.quality.gx.notification_actions import PagerdutyAction
 from tidemark.quality.invariants import INVARIANTS
 from tidemark.quality.notification import Notification, send_notification
+from tidemark.quality.validation import validate_output
 from tidemark.timegrid.slices import Grid
 
 GRID = Grid.from_config(Slices(every=timedelta(hours=1), start=datetime(2024, 1, 1, tzinfo=UTC)))

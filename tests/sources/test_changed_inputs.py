@@ -18,7 +18,7 @@ from tidemark.ledger.emission_diff import EmissionChange
 from tidemark.planning.deleted_inputs import find_deleted_inputs
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
-from tidemark.tables.append import append_rejected_rows
+from tidemark.tables.rejected_rows import append_rejected_rows
 from tidemark.tables.run_files import parse_run
 from tidemark.tables.schema_evolution import evolve_schema
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.cli.status import summarize_status
+from tidemark.cli.status_summary import summarize_status
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError, PipelineFileError, SliceOrderError
 from tidemark.execution.run import execute

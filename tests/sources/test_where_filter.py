@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidemark.cli.status import summarize_status
+from tidemark.cli.status_summary import summarize_status
 from tidemark.comparison.chain_history import explain_rows
 from tidemark.comparison.compare import compare
 from tidemark.comparison.dialect_diff import compare_dialects

@@ -46,7 +46,7 @@ def environment(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("TIDEMARK_MASTER", raising=False)
     yield os.environ | {"PYTHONPATH": str(PROJECT / "include")}
-    if address := WarmServer.of_environment().find():
+    if address := WarmServer.from_environment().find():
         os.kill(address.pid, signal.SIGTERM)
 
 
@@ -87,7 +87,7 @@ def test_simultaneous_commands_share_one_server(spark, environment, tmp_path):
     )
     assert compared.returncode == 1, compared.stderr
     assert "1 differ: 1 missing in the stream" in " ".join(compared.stdout.split())
-    server = WarmServer.of_environment()
+    server = WarmServer.from_environment()
     process = psutil.Process(server.find().pid)
     jvms = [child for child in process.children(recursive=True) if child.name() == "java"]
     assert len(jvms) == 1
@@ -111,7 +111,7 @@ def start_idle_server(folder, max_idle_seconds, check_seconds=0.1):
 
 @pytest.mark.process
 def test_server_ends_after_its_last_command(environment):
-    server = WarmServer.of_environment()
+    server = WarmServer.from_environment()
     process = start_idle_server(server.folder, 1)
     with (server.folder / "commands.lock").open("a") as in_use:
         fcntl.flock(in_use, fcntl.LOCK_SH)
@@ -156,7 +156,7 @@ def test_command_that_begins_while_the_server_ends_starts_another(tmp_path, monk
 
 @pytest.mark.process
 def test_stop_ends_an_idle_server(environment, capsys):
-    server = WarmServer.of_environment()
+    server = WarmServer.from_environment()
     process = start_idle_server(server.folder, 1000)
     wait_for(lambda: psutil.Process(process.pid).children(), TIMEOUT_SECONDS)
 

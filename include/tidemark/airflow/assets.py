@@ -92,8 +92,8 @@ def record_commits(
         context: The context of the task.
         pipeline: The pipeline.
         lake: The lake root.
-        commits: The summary of `status_queries.committed_since`.
-        since: Start of the summary, as for `status_queries.committed_since`.
+        commits: The summary of `status_queries.summarize_commits_since`.
+        since: Start of the summary, as for `status_queries.summarize_commits_since`.
         outlets: The task's outlets.
 
     Returns:

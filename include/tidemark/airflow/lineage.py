@@ -94,7 +94,7 @@ def commit_lineage(file: Path | str, lake: str, commits: Mapping[str, Any]) -> L
     Args:
         file: The pipeline file.
         lake: The lake root.
-        commits: The summary of `status_queries.committed_since`.
+        commits: The summary of `status_queries.summarize_commits_since`.
     """
     pipeline = load_pipeline(Path(file))
     late = sum(commits[side][name] for side in ("left", "right") for name in ("late", "rejected"))

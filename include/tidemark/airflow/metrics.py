@@ -24,7 +24,7 @@ _BACKEND_SETTINGS = ("statsd_on", "otel_on", "statsd_datadog_enabled")
 
 
 def send_commit_metrics(commits: Mapping[str, Any]) -> None:
-    """Send the counts of a run's commits (`status_queries.committed_since`)."""
+    """Send the counts of a run's commits (`status_queries.summarize_commits_since`)."""
     pipeline = commits["pipeline"]
     if commits["slices"]:
         _send(timing, "slice.duration", 1000 * commits["seconds"] / commits["slices"], pipeline)
@@ -50,10 +50,10 @@ def send_uncommitted_slices(pipeline: Pipeline, lake: str) -> None:
 def send_agreement_metrics(pipeline: Pipeline, lake: str) -> None:
     """Send how many rows of all compared slices equal the stream's, and how many differ, by kind."""
     if _is_enabled():
-        from tidemark.airflow.status_queries import agreement_counts  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import count_agreement  # noqa: PLC0415 - opens tables
 
         with _log_errors(pipeline):
-            for name, rows in agreement_counts(pipeline, lake).items():
+            for name, rows in count_agreement(pipeline, lake).items():
                 _send(gauge, f"agreement.{name}", rows, pipeline.name)
 
 

@@ -110,13 +110,13 @@ class WaitForInputs(BaseOperator):
 
     def _wait(self, context: Context, pipeline: Pipeline, timeout_at: str | None) -> None:
         from tidemark.airflow.status_queries import (  # noqa: PLC0415 - opens tables
+            describe_incomplete_inputs,
             find_start_of_uncommitted,
-            incomplete_inputs,
         )
 
         end = parse_instant(self.end)
         try:
-            incomplete = incomplete_inputs(self.file, self.lake, end.isoformat())
+            incomplete = describe_incomplete_inputs(self.file, self.lake, end.isoformat())
             first = find_start_of_uncommitted(pipeline, self.lake, parse_instant(self.start))
         except UserError as error:
             raise AirflowFailException(str(error)) from None
@@ -335,18 +335,18 @@ class ReportSlices(BaseOperator):
         """Read from the ledger what was committed since the last report. The first one begins with the DAG run.
 
         Returns:
-            The summary of `status_queries.committed_since`, which the asset's event has too.
+            The summary of `status_queries.summarize_commits_since`, which the asset's event has too.
 
         Raises:
             AirflowSkipException: Nothing was committed, so there is no event.
         """
-        from tidemark.airflow.status_queries import committed_since  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import summarize_commits_since  # noqa: PLC0415 - opens tables
 
         pipeline = load_pipeline(Path(self.file))
         reported = read_reported_commit(context, pipeline, self.outlets)
         started = context["dag_run"].start_date or datetime.now(UTC) - timedelta(days=1)
         since = started if reported is None else reported
-        commits = self._commits = committed_since(pipeline, self.lake, since)
+        commits = self._commits = summarize_commits_since(pipeline, self.lake, since)
         send_uncommitted_slices(pipeline, self.lake)
         if commits is None:
             raise AirflowSkipException("nothing was committed")
@@ -415,11 +415,11 @@ class VerifyTables(TableOperator):
         Raises:
             AirflowFailException: They do not agree, or the pipeline file or a table is not valid.
         """
-        from tidemark.airflow.status_queries import integrity_issues  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import describe_integrity_issues  # noqa: PLC0415 - opens tables
 
         try:
             pipeline = load_pipeline(Path(self.file))
-            issues = integrity_issues(pipeline, self.lake)
+            issues = describe_integrity_issues(pipeline, self.lake)
         except UserError as error:
             raise AirflowFailException(str(error)) from None
         if issues:

@@ -111,7 +111,7 @@ def find_start_of_uncommitted(pipeline: Pipeline, lake: str, start: datetime) ->
     return max(start, ledger.grid.datetime_of(ledger.last.number + 1)) if ledger.last else start
 
 
-def incomplete_inputs(file: str, lake: str, end: str, *, assets: bool = False) -> list[str]:
+def describe_incomplete_inputs(file: str, lake: str, end: str, *, assets: bool = False) -> list[str]:
     """Return one line per input that is not complete up to an instant, by the rules in a pipeline file.
 
     Args:
@@ -143,7 +143,9 @@ def select_rows_since(ledger: Ledger, since: datetime | Mapping[str, Any]) -> pd
     return rows[rows["commit"] > (since["number"] if since["run"] in ledger.runs else 0)]
 
 
-def committed_since(pipeline: Pipeline, lake: str, since: datetime | Mapping[str, Any]) -> dict[str, Any] | None:
+def summarize_commits_since(
+    pipeline: Pipeline, lake: str, since: datetime | Mapping[str, Any]
+) -> dict[str, Any] | None:
     """Return a JSON-ready summary of what was committed since then (`select_rows_since`), or None for nothing.
 
     `amended` slices had run before, and rows of them were released or erased since. `released` is the number of rows
@@ -244,7 +246,7 @@ def _find_page(page: str, lake: str) -> str | None:
     return path if path != page and has_file(lake, path) else None
 
 
-def last_write_version(lake: str, table: str) -> int:
+def find_last_write_version(lake: str, table: str) -> int:
     """Return the version of the last commit with rows of an input; -1 if there is none, or no table.
 
     Raises:
@@ -264,7 +266,7 @@ def count_uncommitted_slices(pipeline: Pipeline, lake: str, now: datetime) -> in
     return Ledger.from_pipeline(pipeline, lake, applies_commits=False).count_uncommitted(pipeline.slices, now)
 
 
-def agreement_counts(pipeline: Pipeline, lake: str) -> dict[str, int]:
+def count_agreement(pipeline: Pipeline, lake: str) -> dict[str, int]:
     """Return how many rows of all compared slices are the same as the stream's, and how many differ, by kind."""
     table = DeltaTableHandle.open(PipelineTables.from_config(pipeline, lake).agreement)
     if table is None or pipeline.compare is None:
@@ -293,7 +295,7 @@ def vacuum_tables(pipeline: Pipeline, lake: str) -> str:
     return f"{pipeline.name}: removed {parts}"
 
 
-def integrity_issues(pipeline: Pipeline, lake: str) -> list[str]:
+def describe_integrity_issues(pipeline: Pipeline, lake: str) -> list[str]:
     """Check the tables against the ledger and return one line per issue, at most `MAX_LINES`.
 
     Raises:

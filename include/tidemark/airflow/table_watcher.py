@@ -68,10 +68,10 @@ class TableVersions(BaseEventTrigger):
 
     async def _find_version(self) -> int | None:
         """Return the version of the last commit with rows, -1 without a table; None if the check failed."""
-        from tidemark.airflow.status_queries import last_write_version  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import find_last_write_version  # noqa: PLC0415 - opens tables
 
         try:
-            return await asyncio.to_thread(last_write_version, self.lake, self.table)
+            return await asyncio.to_thread(find_last_write_version, self.lake, self.table)
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - the storage may recover

@@ -61,10 +61,10 @@ class InputsComplete(BaseTrigger):
                 return
 
     def _find_incomplete_inputs(self) -> list[str]:
-        from tidemark.airflow.status_queries import incomplete_inputs  # noqa: PLC0415 - opens tables
+        from tidemark.airflow.status_queries import describe_incomplete_inputs  # noqa: PLC0415 - opens tables
 
         send_uncommitted_slices(load_pipeline(Path(self.file)), self.lake)
-        return incomplete_inputs(self.file, self.lake, self.end)
+        return describe_incomplete_inputs(self.file, self.lake, self.end)
 
     def _event(self, **fields: str) -> TriggerEvent:
         return TriggerEvent({"timeout_at": self.timeout_at, **fields})  # type: ignore[no-untyped-call]

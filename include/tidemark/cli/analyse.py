@@ -37,7 +37,12 @@ def what_if(
         str, typer.Option("--vary", metavar="SETTING", help=f"One of {', '.join(VARIABLE_SETTINGS)}.")
     ] = VARIABLE_SETTINGS[0],
     min_value: Annotated[str, typer.Option("--min", metavar="DURATION", help="Smallest value to try.")] = "0 s",
-    steps: Annotated[int, typer.Option("--steps", min=1, max=60, help="Number of steps from --min to --max.")] = 8,
+    steps: Annotated[
+        int,
+        typer.Option(
+            "--steps", min=1, max=60, help="Number of equal steps from --min to --max; N + 1 values are tried."
+        ),
+    ] = 8,
     start: FirstSliceOption = None,
     end: LastSliceOption = None,
 ) -> None:

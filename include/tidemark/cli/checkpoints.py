@@ -74,7 +74,8 @@ def verify(
     if not verified.is_equal:
         command = f"tidemark reprocess {shlex.quote(pipeline)}"
         raise CheckFailedError(
-            f"the checkpoint of {pipeline} differs from the rebuilt one. Run {command} --from an earlier slice."
+            f"the checkpoint of {pipeline} differs from the rebuilt one. "
+            f"Run {command} --from T, where T is the start of an earlier slice."
         )
 
 
@@ -110,7 +111,7 @@ def expire(
     Example: `tidemark checkpoint expire flights_weather --keep 48 --older-than "7 days" --dry-run`
     """
     if keep is None and older_than is None:
-        raise UserError("nothing says which checkpoints to keep. Pass --keep N, --older-than DURATION, or both.")
+        raise UserError("no checkpoints are selected. Pass --keep N, --older-than DURATION, or both.")
     with naming_option("--older-than"):
         span = None if older_than is None else check_not_negative(parse_duration(older_than))
     spark = create_lazy_session(partial(get_spark_session, "tidemark checkpoint"))

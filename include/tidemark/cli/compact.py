@@ -30,7 +30,7 @@ def compact(
     loaded = load_pipeline(pipeline)
     planned = plan_compaction(loaded, get_lake_root())
     merged, conflicting = ([], []) if dry_run else _merge(planned)
-    merges_by_outcome = {"planned": planned.merges, "merged": merged, "left": conflicting}
+    merges_by_outcome = {"planned": planned.merges, "merged": merged, "skipped": conflicting}
     described = {
         name: [planned.merge_to_dict(merge) for merge in merges_by_outcome[name]] for name in merges_by_outcome
     }

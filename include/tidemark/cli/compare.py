@@ -88,7 +88,7 @@ ExamplesOption = Annotated[
         "--examples",
         min=0,
         metavar="N",
-        help="Rows to show for each cause. [default: 3; of a comparison that is saved, 0 without expose_row_values]",
+        help="Number of rows to show for each cause. [default: 3; with --save 0, unless expose_row_values is on]",
     ),
 ]
 _LIST_SETTINGS = ("key_columns", "ignore_columns")

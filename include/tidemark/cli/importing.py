@@ -58,7 +58,9 @@ def import_(
     ] = None,
     every: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Length of a slice. [default: 1 hour for Flink, or with `checkpoint:`]"),
+        typer.Option(
+            metavar="DURATION", help="Length of a slice. [default: 1 hour; TODO for Spark without `checkpoint:`]"
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tidemark.cli.common import CandidateOption, PipelinesArgument, get_lake_root, print_result
 from tidemark.cli.render_status import render_status
-from tidemark.cli.status import summarize_status
+from tidemark.cli.status_summary import summarize_status
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.candidate_version import to_candidate
 from tidemark.config.loader import Owners, find_conflicts, get_pipelines_folder, list_pipeline_files

@@ -89,7 +89,7 @@ def render_expiry(expired: ExpiryResult) -> str:
 def render_export(exported: ExportResult) -> str:
     """Show how many rows were exported, and the README to read next."""
     line = f"State of {exported.pipeline} at {exported.at}: {exported.left:,} left rows, {exported.right:,} right"
-    return f"{line}\n{exported.folder}/README.md says how to go on from it"
+    return f"{line}\n{exported.folder}/README.md explains how a live query continues from it"
 
 
 def _create_table(title: str) -> Table:

@@ -54,14 +54,17 @@ def render_plan(plan: Plan) -> RenderableType:
         table.add_row(side, Text(f"{source['table']}, version {source['version']}{reads}"))
     if plan.jobs:
         table.add_row("time", format_duration_estimate(described["estimate"]))
-    if plan.unread_slices:
+    if plan.slices_left_outdated:
         because = "because input rows have arrived or changed since"
-        count = format_count(len(plan.unread_slices), "slice")
+        count = format_count(len(plan.slices_left_outdated), "slice")
         table.add_row("outdated slices", f"{count} would change, {because}: {_describe_ranges(described)}")
         table.add_row("", Text(f"{plan.proposed_command}"))
     complete = (f"{input_.table} up to {input_.until_text}: {input_.reason}" for input_ in plan.input_completeness)
     for label, text in [
-        *(("end of input", f"after slice {plan.grid.label(last)}; no slice can follow") for last in _list_last(plan)),
+        *(
+            ("end of input", f"after slice {plan.grid.label(last)}; no slice can follow")
+            for last in _list_end_of_input(plan)
+        ),
         *(("complete", line) for line in complete),
         *(("note", note) for note in plan.notes),
         *(("Spark query", query) for query in plan.spark_queries),
@@ -70,7 +73,7 @@ def render_plan(plan: Plan) -> RenderableType:
     return table
 
 
-def _list_last(plan: Plan) -> list[int]:
+def _list_end_of_input(plan: Plan) -> list[int]:
     """Return the slice after which the inputs end, if the plan runs slices and they end."""
     return [] if plan.drain_after is None or not plan.jobs else [plan.drain_after]
 

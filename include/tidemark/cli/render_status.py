@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tidemark.cli.quality_warnings import render_failures
 from tidemark.cli.rich_table import create_table, create_unwrapped_line
-from tidemark.cli.status import SideStatus, Status
+from tidemark.cli.status_summary import SideStatus, Status
 from tidemark.formatting import format_count, format_span
 from tidemark.planning.deleted_inputs import DeletedInputs
 
@@ -181,5 +181,5 @@ _LINES: tuple[_Line, ...] = (
     ("quality", lambda s: ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(s.quality.items()))),
     ("job duration", lambda s: f"{s.seconds:,.1f} s"),
     ("tables", _describe_size),
-    ("oldest versions to read", _describe_oldest_versions),
+    ("oldest readable versions", _describe_oldest_versions),
 )

@@ -22,7 +22,7 @@ from tidemark.cli.common import (
 from tidemark.cli.progress import run_with_progress
 from tidemark.cli.render_plan import describe_changes, render_plan, render_reprocess_changes
 from tidemark.cli.render_status import render_status
-from tidemark.cli.status import summarize_status
+from tidemark.cli.status_summary import summarize_status
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.candidate_version import to_candidate
 from tidemark.config.chain_files import list_upstreams
@@ -90,7 +90,8 @@ OutdatedOption = Annotated[
     bool,
     typer.Option(
         "--outdated",
-        help="Recompute outdated slices as NAME__repair does (with `append`: not because of late-arriving rows).",
+        help="Recompute outdated slices, as NAME__repair does. With `append`, late-arriving rows make no slice "
+        "outdated.",
     ),
 ]
 PlanFileOption = Annotated[

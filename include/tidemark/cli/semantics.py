@@ -107,7 +107,7 @@ def _import_conformance() -> ModuleType:
             raise
         raise UserError(
             "the conformance tests are not installed: they come with the repository, not with the wheel. "
-            "Clone it with git clone and run make setup"
+            "Clone the repository, run make setup, and use .venv/bin/tidemark there"
         ) from None
 
 

@@ -24,7 +24,7 @@ def show() -> None:
 
     Example: `tidemark server show`
     """
-    server = WarmServer.of_environment()
+    server = WarmServer.from_environment()
     address = server.find()
     log = str(server.log)
     if address is None:
@@ -43,5 +43,5 @@ def stop() -> None:
 
     Example: `tidemark server stop`
     """
-    was_running = WarmServer.of_environment().stop()
+    was_running = WarmServer.from_environment().stop()
     print_result({"stopped": was_running}, lambda: Text("stopped" if was_running else "no warm server runs"))

@@ -27,7 +27,7 @@ from tidemark.delta.log_files import RemovedFiles
 from tidemark.formatting import format_count
 from tidemark.maintenance.recovery_horizon import RecoveryHorizon
 from tidemark.maintenance.vacuum import VacuumResult
-from tidemark.maintenance.vacuum import vacuum as clear
+from tidemark.maintenance.vacuum import vacuum as vacuum_tables
 from tidemark.spark.lazy_session import create_lazy_session
 from tidemark.spark.session import get_spark_session
 
@@ -61,7 +61,7 @@ def vacuum(
         require_confirmation(f"Files of {names} will be removed; --dry-run shows which.", is_confirmed=yes)
     spark = create_lazy_session(partial(get_spark_session, "tidemark tables vacuum", cluster=loaded[0].cluster))
     with show_activity("looking for files" if dry_run else "removing files"):
-        results = [clear(result, root, span, spark=spark, dry_run=dry_run) for result in loaded]
+        results = [vacuum_tables(each, root, span, spark=spark, dry_run=dry_run) for each in loaded]
     print_result([result.to_dict() for result in results], lambda: Group(*map(render_vacuum, results)), soft_wrap=True)
 
 
@@ -99,13 +99,13 @@ def _describe_horizon(horizon: RecoveryHorizon) -> Iterator[str]:
     yield (
         f"checkpoint verify replays from {horizon.verify_from} on{unknown}"
         if horizon.verify_from
-        else "checkpoint verify can replay no slice: versions of the inputs that they have read are gone"
+        else "checkpoint verify can replay no slice, because the input versions that slices read are gone"
     )
 
 
 def _describe_reprocess(horizon: RecoveryHorizon) -> str:
     first, start = horizon.reprocess_from, horizon.full_reprocess_from
     if first is None:
-        return f"reprocess of any slice begins with {start}"
-    before = "" if first == start else f", and for those before it with {start}"
-    return f"reprocess can begin with any slice from {first} on{before}"
+        return f"reprocess of any slice begins at {start}"
+    before = "" if first == start else f"; for an earlier slice it begins at {start}"
+    return f"reprocess can begin at any slice from {first} on{before}"

@@ -110,14 +110,14 @@ def _switch(switch: Callable[..., PromotionResult], command: str, pipeline: str,
 
 
 def _describe_switch(result: PromotionResult, command: str, name: str) -> Iterator[str]:
-    before = "" if command == "promote" else "before "
+    state = f"live as candidate {name}" if command == "promote" else f"live again, as before candidate {name}"
     files = f"{format_count(result.files, 'file')}, {filesize.decimal(result.bytes)}"
     yield (
-        f"{result.pipeline}: {result.start} to {result.end} (exclusive) is live as {before}candidate {name}: "
+        f"{result.pipeline}: {result.start} to {result.end} (exclusive) is {state}: "
         f"{format_count(result.slices, 'slice')}, {files}"
     )
     for start, end in result.slices_to_rerun:
-        yield f"slices from {start} to {end} do not follow from it. The next run runs them again."
+        yield f"slices from {start} to {end} continue another state. The next run runs them again."
 
 
 def render_candidates(pipeline: Pipeline, candidates: list[CandidateVersion]) -> RenderableType:

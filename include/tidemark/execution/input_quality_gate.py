@@ -15,18 +15,18 @@ from tidemark.execution.quality_gate import (
     record_first_rejection,
 )
 from tidemark.execution.validation_inputs import collect_input_rows
-from tidemark.quality import gate
 from tidemark.quality.gx.data_docs import get_docs_index, write_docs
 from tidemark.quality.results import ValidationResult
+from tidemark.quality.validation import validate_inputs
 
 
-def validate_inputs(spec: JobSpec, rows: DataFrame) -> ValidationResult:
+def validate_job_inputs(spec: JobSpec, rows: DataFrame) -> ValidationResult:
     """Validate the rows that a job has read. Rows are not evaluated if no expectation is on an input."""
     plan = spec.plan
     if not any(expectation.on in SIDES for expectation in plan.pipeline.quality):
         empty = ((),) * len(spec.slices)
         return ValidationResult(empty, 0.0, get_docs_index(plan.tables), measurements_by_slice=empty)
-    return gate.validate_inputs(collect_input_rows(spec, rows), plan.pipeline, plan.tables, spec.run, spec.waivers)
+    return validate_inputs(collect_input_rows(spec, rows), plan.pipeline, plan.tables, spec.run, spec.waivers)
 
 
 def reject_failed_slices(spec: JobSpec, result: ValidationResult) -> str | None:

@@ -17,7 +17,7 @@ from tidemark.config.sides import SIDES
 from tidemark.delta.staging import stage_arrow_table
 from tidemark.errors import FaultError
 from tidemark.execution.adopted_slices import withhold_adopted_output
-from tidemark.execution.input_quality_gate import reject_failed_slices, validate_inputs
+from tidemark.execution.input_quality_gate import reject_failed_slices, validate_job_inputs
 from tidemark.execution.job_spec import JobSpec, is_tiny_job
 from tidemark.execution.quality_gate import apply_quality_gate
 from tidemark.execution.quarantine import quarantine_failing_rows
@@ -100,7 +100,7 @@ def run_job(
         tuning = resources.enter_context(ExitStack())
         tuning.enter_context(_tune(spark, is_tiny=spec.is_expected_tiny))
         job_input = read_job_input(spark, spec)
-        input_result = validate_inputs(spec, job_input.rows)
+        input_result = validate_job_inputs(spec, job_input.rows)
         if rejection := reject_failed_slices(spec, input_result):
             count = input_result.publishable_count
             rejected = (*input_result.failures_by_slice[count:], *rejected)

@@ -17,7 +17,6 @@ from tidemark.execution.row_accounting import RowAccounting
 from tidemark.execution.validation_inputs import collect_output_rows
 from tidemark.execution.write import WrittenOutput
 from tidemark.formatting import format_values, quote_identifier
-from tidemark.quality import gate
 from tidemark.quality.baseline_checks import MetricDetails
 from tidemark.quality.gx.data_docs import write_docs
 from tidemark.quality.gx.expectations import build_expectation, get_expectation_name
@@ -25,7 +24,8 @@ from tidemark.quality.notification import Notification, send_notification
 from tidemark.quality.quarantine import abbreviate_expectation_name
 from tidemark.quality.results import ExpectationResult, ValidationResult
 from tidemark.quality.results_table import append_rejection_results, create_result_rows
-from tidemark.tables.append import append_rejected_rows
+from tidemark.quality.validation import validate_output
+from tidemark.tables.rejected_rows import append_rejected_rows
 from tidemark.timegrid.slices import Grid
 from tidemark.timegrid.time_columns import to_plain_row
 
@@ -69,7 +69,7 @@ def apply_quality_gate(
     """
     plan, tables = spec.plan, spec.plan.tables
     rows = collect_output_rows(spec, written, accounting, metric_details)
-    output_result = gate.validate_output(accounting.invariants, rows, plan.pipeline, tables, spec.run, spec.waivers)
+    output_result = validate_output(accounting.invariants, rows, plan.pipeline, tables, spec.run, spec.waivers)
     result = input_result.merge(output_result)
     notify_receivers(spec, result)
     if not result.blocking_failures:

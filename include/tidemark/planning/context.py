@@ -69,7 +69,10 @@ class PlanningContext:
 
     @cached_property
     def slices_to_reprocess(self) -> tuple[int, ...]:
-        """Committed slices with late-arriving rows that no slice has read."""
+        """Committed slices whose input rows have arrived late and were not read, or have changed or been deleted since.
+
+        With `on_input_delete: ignore`, changed and deleted rows do not count.
+        """
         if not self.last:
             return ()
         recorded = find_slices_to_reprocess(self.ledger)

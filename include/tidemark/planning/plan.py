@@ -171,7 +171,7 @@ class Plan:
         return format_reprocess_command(self.pipeline)
 
     @property
-    def unread_slices(self) -> tuple[int, ...]:
+    def slices_left_outdated(self) -> tuple[int, ...]:
         """Slices whose input rows have arrived or changed since, and that this plan does not rerun."""
         return tuple(
             number
@@ -185,7 +185,7 @@ class Plan:
 
         None without such slices.
         """
-        return format_reprocess_command(self.pipeline) if self.unread_slices else None
+        return format_reprocess_command(self.pipeline) if self.slices_left_outdated else None
 
     @property
     def slices_that_may_follow(self) -> tuple[int, ...]:
@@ -241,7 +241,7 @@ class Plan:
             "input_completeness": {item.side: item.to_dict() for item in self.input_completeness},
             "estimate": asdict(self.estimate) if self.estimate else None,
             "may_follow": [self._extent(slices) for slices in group_consecutive(self.slices_that_may_follow)],
-            "slices_to_reprocess": [self._extent(slices) for slices in group_consecutive(self.unread_slices)],
+            "slices_to_reprocess": [self._extent(slices) for slices in group_consecutive(self.slices_left_outdated)],
             "proposed_command": self.proposed_command,
             "spark_queries": list(self.spark_queries),
             "drain": self.drain_after is not None,

@@ -21,9 +21,10 @@ class Request:
     from_empty_state: bool = False
     """Start without a predecessor, like a streaming job without a savepoint."""
     reprocess: bool = False
-    """Run committed slices again; without `start` and `end`, the slices with changed inputs or late-arriving rows."""
+    """Run committed slices again. Without `start` and `end`: stale ones, and those with changed or late-arriving
+    rows."""
     outdated: bool = False
-    """With `reprocess`: run all outdated slices: stale ones, and those with changed inputs or late-arriving rows."""
+    """With `reprocess`: late-arriving rows count only with `on_late_arriving_rows: reprocess`."""
     atomic: bool = False
     """Commit all jobs in one commit at the end."""
     ignore_completeness: bool = False

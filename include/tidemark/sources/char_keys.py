@@ -19,7 +19,7 @@ _CHAR = re.compile(r"\bchar\(")
 
 
 def find_common_char_type(spark: SparkSession, left: T.StructField, right: T.StructField) -> T.DataType | None:
-    """Return the type to whose lengths the CHAR values of two columns are padded; None if nothing is padded."""
+    """Return the common type of two columns, with the lengths of padded CHAR values; None if nothing is padded."""
     declared_types = [field.metadata.get(_DECLARED_TYPE, "") for field in (left, right)]
     if not all(map(_CHAR.search, declared_types)):
         return None

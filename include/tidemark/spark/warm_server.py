@@ -64,7 +64,7 @@ class WarmServer:
     """Folder of its files, which only this user can read."""
 
     @classmethod
-    def of_environment(cls) -> WarmServer:
+    def from_environment(cls) -> WarmServer:
         """Return the server of the running Python environment."""
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         environment = hashlib.sha256(f"{sys.prefix} {__version__}".encode()).hexdigest()[:12]
@@ -128,7 +128,7 @@ class WarmServer:
 
     @contextmanager
     def claim(self) -> Iterator[bool]:
-        """Keep commands from the server in the block if it is idle; yield False if a command uses it."""
+        """Lock commands out of an idle server during the block. Yield False if a command uses the server."""
         with self._open("commands.lock") as lock:
             yield _try_lock(lock, fcntl.LOCK_EX)
 
@@ -194,7 +194,7 @@ def use_warm_server() -> None:
     Raises:
         FaultError: It does not start.
     """
-    address = WarmServer.of_environment().find_or_start()
+    address = WarmServer.from_environment().find_or_start()
     # Without TLS, PySpark sends a token only to the host name localhost.
     os.environ[MASTER_VARIABLE] = f"{CONNECT_SCHEME}localhost:{address.port}"
     os.environ[CONNECT_TOKEN_VARIABLE] = address.token

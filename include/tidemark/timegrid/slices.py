@@ -88,8 +88,8 @@ class Grid:
         number = self.number_at(to_micros(instant))
         if number < 0:
             raise SliceOrderError(
-                f"{option} {format_instant(instant)} is before the pipeline's first slice; "
-                f"slices start at {self.label(0)}"
+                f"{option} {format_instant(instant)} is before the pipeline's first slice, {self.label(0)}. "
+                "Use a later instant, or set an earlier slices.start and a new output."
             )
         if self.start_of(number) != to_micros(instant):
             boundaries = self.label(number)
@@ -214,7 +214,8 @@ class LocalDayGrid(Grid):
 
 
 SYNTHETIC_GRID = Grid(0, 1 << 20)
-"""Slices of more microseconds than any case, example or vector has rows: a row's clock is its slice and its number."""
+"""Grid of rows without real times, in slices of 2**20 µs. Row i of slice n has the clock n * 2**20 + i, so a stream has
+less than 2**20 rows."""
 
 
 def group_consecutive(numbers: Iterable[int]) -> list[range]:

@@ -17,7 +17,7 @@ from tidemark.airflow.status_queries import find_data_docs, find_report
 from tidemark.airflow.web.repair_commands import RepairCommand, list_commands
 from tidemark.airflow.web.slice_states import PipelineSlices, SliceSummary
 from tidemark.airflow_provider.settings import read_option
-from tidemark.cli.status import read_late_rows
+from tidemark.cli.status_summary import read_late_rows
 from tidemark.comparison.agreement import read_agreement
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_micros

@@ -12,7 +12,7 @@ from tidemark.joins.sql_interval.match_tracking import is_padded
 
 
 def select_late(rows: DataFrame, job_rows: JobRows, join_type: JoinType) -> DataFrame:
-    """Select late rows with their outcome: cached, matched, padded or lost."""
+    """Select late rows with their outcome, the first that applies: cached (matched or not), matched, padded, lost."""
     outcome = (
         F.when(F.col("is_cached"), "cached")
         .when(F.col("first_match_slice").isNotNull(), "matched")

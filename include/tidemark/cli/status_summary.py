@@ -131,7 +131,7 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
     sides = {}
     for side in SIDES:
         counts = list(rows[side])
-        lateness_of_side = {reason: lateness for (of, reason), lateness in lateness_by_reason.items() if of == side}
+        lateness_of_side = {reason: lateness for (name, reason), lateness in lateness_by_reason.items() if name == side}
         sides[side] = SideStatus(
             table=getattr(pipeline, side).table,
             **{name: sum(row[name] for row in counts) for name in ("read", "late", "rejected", "evicted")},
