@@ -196,6 +196,7 @@ $(WORKER): requirements-worker.txt $(UV)
 	@touch $@
 
 $(S3): bin/fetch-s3 s3-jars.sha256 $(JARS)
+	@rm -rf .cache/s3/jars
 	@bin/fetch-s3 .cache/s3
 	@touch $@
 

@@ -8,6 +8,7 @@ import pytest
 from tidemark.config.types import to_micros
 from tidemark.errors import IncompleteInputError, SliceOrderError
 from tidemark.planning import new_slices
+from tidemark.planning.context import PlanningContext
 from tidemark.planning.new_slices import select_new_slices
 from tidemark.planning.request import Request
 from tidemark.sources.upstream import UpstreamState
@@ -23,7 +24,16 @@ def _fixed_time(monkeypatch):
     monkeypatch.setattr(new_slices, "datetime", SimpleNamespace(now=lambda _: NOW))
 
 
-def create_context(newest_rows, *, start=THIS_HOUR - 3 * HOUR, committed=0, slices_end=None, upstreams=(), **request):
+def create_context(
+    newest_rows,
+    *,
+    start=THIS_HOUR - 3 * HOUR,
+    committed=0,
+    slices_end=None,
+    upstreams=(),
+    requested_from=None,
+    **request,
+):
     """Create a context of hourly slices whose inputs have their newest rows at these instants (None: no rows)."""
     grid = Grid(to_micros(start), to_micros(HOUR))
 
@@ -36,16 +46,18 @@ def create_context(newest_rows, *, start=THIS_HOUR - 3 * HOUR, committed=0, slic
         )
         return SimpleNamespace(table=SimpleNamespace(name=name), measure_extent=lambda *_, **__: extent)
 
-    return SimpleNamespace(
-        request=Request(**request),
-        grid=grid,
-        last=SimpleNamespace(number=committed - 1, drained=False) if committed else None,
-        inputs=tuple(create_input(*item) for item in zip(("orders", "payments"), newest_rows, strict=True)),
+    last = SimpleNamespace(number=committed - 1, drained=False) if committed else None
+    context = PlanningContext(
         pipeline=SimpleNamespace(slices=SimpleNamespace(end=slices_end)),
-        input_completeness=(),
+        request=Request(start=requested_from, **request),
+        ledger=SimpleNamespace(grid=grid, last=last, entry={committed - 1: last}.get),
+        inputs=tuple(create_input(*item) for item in zip(("orders", "payments"), newest_rows, strict=True)),
+        available_checkpoints=frozenset(),
+        lake="",
         upstreams=upstreams,
-        spark_queries=[],
     )
+    vars(context)["input_completeness"] = ()  # the inputs are complete
+    return context
 
 
 def format_hour(hours_from_now):
@@ -161,3 +173,25 @@ def test_select_new_slices_after_gap_of_other_pipeline_names_command_that_fills_
     slice_start = "2024-03-01T11:00Z"
     assert f"slice {slice_start} of orders_payments was never committed" in "; ".join(notes)
     assert f"Run tidemark reprocess chains/first.yaml --from {slice_start} first." in "; ".join(notes)
+
+
+@pytest.mark.parametrize(("requested_from", "slices"), [(-2, range(3, 5)), (-5, range(2, 5))])
+def test_select_new_slices_from_empty_state_skips_slices_or_continues_the_run(requested_from, slices):
+    context = create_context(
+        (NOW, NOW),
+        start=THIS_HOUR - 5 * HOUR,
+        committed=2,
+        requested_from=THIS_HOUR + requested_from * HOUR,
+        from_empty_state=True,
+    )
+
+    assert [part.slices for part in select_new_slices(context).slice_ranges] == [slices]
+    assert context.starts_from_empty_state == (requested_from == -2)
+
+
+@pytest.mark.parametrize("requested_from", [None, THIS_HOUR - HOUR])
+def test_select_new_slices_from_empty_state_after_a_committed_slice_is_refused(requested_from):
+    context = create_context((NOW, NOW), committed=2, requested_from=requested_from, from_empty_state=True)
+
+    with pytest.raises(SliceOrderError, match=rf"slice {format_hour(-1)} continues .* Remove --from-empty-state"):
+        select_new_slices(context)

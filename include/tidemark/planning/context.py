@@ -49,6 +49,22 @@ class PlanningContext:
         return self.ledger.last
 
     @property
+    def next_slice(self) -> int:
+        """Slice after the last committed one."""
+        return self.last.number + 1 if self.last else 0
+
+    @cached_property
+    def first_requested(self) -> int:
+        """First slice that a run was asked for."""
+        start = self.request.start
+        return self.grid.parse_boundary(start, "--from") if start else self.next_slice
+
+    @property
+    def starts_from_empty_state(self) -> bool:
+        """True for a run that skips slices after the last committed one, and so continues no state."""
+        return self.request.from_empty_state and self.first_requested > self.next_slice
+
+    @property
     def spark(self) -> SparkSession:
         """Session, which may not have started."""
         return self.inputs[0].table.spark

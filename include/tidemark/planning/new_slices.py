@@ -19,8 +19,7 @@ def select_new_slices(context: PlanningContext) -> SliceSelection:
     By default, these are the slices after the last committed one, up to the end of the rows or of complete inputs.
     """
     request, grid, last = context.request, context.grid, context.last
-    next_slice = last.number + 1 if last else 0
-    first = grid.parse_boundary(request.start, "--from") if request.start else next_slice
+    first, next_slice = context.first_requested, context.next_slice
     start = max(first, next_slice)
     end, notes = _find_end(context)
     end = _limit_to_pipeline_end(context, end, notes)
@@ -35,6 +34,11 @@ def select_new_slices(context: PlanningContext) -> SliceSelection:
         raise SliceOrderError(
             f"checkpoint before slice {grid.label(first)} is missing: {committed}. "
             f"Run from {grid.label(next_slice)}, or pass --from-empty-state."
+        )
+    if last and first == next_slice and request.from_empty_state:
+        raise SliceOrderError(
+            f"slice {grid.label(first)} continues the state of the committed slice before it. "
+            "Remove --from-empty-state, or give the pipeline a new `output`."
         )
     if last and last.drained and end > start:
         raise SliceOrderError(

@@ -28,7 +28,7 @@ from tidemark.timegrid.slices import Grid, group_consecutive
 
 def select_slices(context: PlanningContext) -> SliceSelection:
     """Select the slices of a request, and the slices before them whose state has expired. Errors: `create_plan`."""
-    if context.last and not (context.request.reprocesses_range or context.request.from_empty_state):
+    if context.last and not (context.request.reprocesses_range or context.starts_from_empty_state):
         require_same_tables(context, context.last.number + 1)
     if context.request.outdated:
         selection = _select_outdated(context)
