@@ -19,6 +19,7 @@ from tidemark.cli.render_checkpoints import render_verification
 from tidemark.config import Pipeline, load_pipeline
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
+from tidemark.errors import LedgerConflictError
 from tidemark.execution.run import execute
 from tidemark.integrity.check import check_integrity
 from tidemark.ledger.checkpoint_files import read_buffered_rows
@@ -249,6 +250,13 @@ def test_checkpoint_expired_after_planning_is_readable(spark, orders):
     carried = read_buffered_rows(spark, orders.tables, ledger.last.number, ledger.grid)
     open_checkpoint(spark, orders).delete()
     assert carried.count() == sum(ledger.last.carried) > 0
+
+
+def test_checkpoint_expired_after_planning_is_named_by_the_job(spark, orders):
+    plan = create_plan(spark, orders.pipeline, str(orders.lake), Request(start=at(5), end=at(6), reprocess=True))
+    open_checkpoint(spark, orders).delete()
+    with pytest.raises(LedgerConflictError, match=f"checkpoint before slice {label(5)} .* was removed in the meantime"):
+        list(execute(spark, plan, lambda *_: None))
 
 
 def test_checkpoint_export_for_flink_writes_buffers(spark, orders, run_checkpoint_command, tmp_path):

@@ -76,6 +76,22 @@ def test_quality_results_are_independent_of_slices_per_job(two_days, run_with_ex
     }
 
 
+def test_expectation_on_late_rows_after_rerun_of_all_slices_without_any(spark, lake, pipeline, write, plan_and_run):
+    """The job of the new slice finds neither committed nor staged late rows."""
+    settings = pipeline(on_input_delete="reprocess", quality=[limit_rows(0, on="late")])
+    for hour in (0, 1):
+        rows = [("a", at(hour, minute), at(hour, minute), 10 * hour + minute) for minute in (1, 2)]
+        for side in ("left", "right"):
+            write(side, rows, ROW)
+        if hour == 0:
+            plan_and_run(settings, end=at(1))
+            spark.sql(f"DELETE FROM delta.`{lake}/left` WHERE v = 2")
+
+    _, results = plan_and_run(settings, end=at(2), slices_per_job=1)
+
+    assert [list(result.slices) for result in results] == [[0], [1]]
+
+
 @pytest.mark.parametrize("per_job", [4, 1])
 def test_critical_input_failure_skips_join_and_commits_earlier_slices(
     two_days, run_with_expectations, lake, monkeypatch, per_job

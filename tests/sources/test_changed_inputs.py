@@ -198,6 +198,10 @@ def test_widened_input_types_are_adopted_in_all_tables(spark, lake, pipeline, wr
     refused = pipeline(join__keys=["n"], select={"left_n": "CAST(left_n AS STRING)"})
     with pytest.raises(UserError, match=r"column left_n as bigint, and now it would be string: .* new `output`"):
         run_until(refused, 3)
+    refused = pipeline(join__keys=["n"], select={"left_n": "concat('n', left_n)"})
+    again = create_plan(spark, refused, str(lake), Request(start=at(0, 0), reprocess=True))
+    with pytest.raises(UserError, match=r"column left_n as bigint, and now it would be string: .* new `output`"):
+        list(execute(spark, again, lambda *_: None))
     refused = pipeline(join__keys=["n"], select={"LEFT_N": "left_n"})
     with pytest.raises(UserError, match=r"column left_n, and now it would be LEFT_N: Delta tables do not distinguish"):
         create_plan(spark, refused, str(lake), Request(end=at(3, 0)))

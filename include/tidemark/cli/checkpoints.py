@@ -114,8 +114,9 @@ def expire(
         raise UserError("no checkpoints are selected. Pass --keep N, --older-than DURATION, or both.")
     with naming_option("--older-than"):
         span = None if older_than is None else check_not_negative(parse_duration(older_than))
-    spark = create_lazy_session(partial(get_spark_session, "tidemark checkpoint"))
-    expired = expire_checkpoints(spark, load_pipeline(pipeline), get_lake_root(), keep, span, dry_run=dry_run)
+    loaded = load_pipeline(pipeline)
+    spark = create_lazy_session(partial(get_spark_session, "tidemark checkpoint", cluster=loaded.cluster))
+    expired = expire_checkpoints(spark, loaded, get_lake_root(), keep, span, dry_run=dry_run)
     print_result(expired, lambda: views.render_expiry(expired), soft_wrap=True)
 
 
@@ -135,5 +136,5 @@ def export(
 
 def _open_checkpoint(pipeline: str, at: str | None) -> CheckpointRef:
     loaded, instant = load_pipeline(pipeline), parse_instant_option("--at", at)
-    spark = create_lazy_session(partial(get_spark_session, "tidemark checkpoint"))
+    spark = create_lazy_session(partial(get_spark_session, "tidemark checkpoint", cluster=loaded.cluster))
     return CheckpointRef.from_ledger(spark, loaded, get_lake_root(), instant)

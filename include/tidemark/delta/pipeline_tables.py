@@ -6,16 +6,20 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.fs as pafs
+
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import (
+    CANDIDATES_FOLDER,
     DROP_MARKER,
     format_cli_arguments,
     format_version_name,
     get_candidate_name,
+    is_candidate_name,
     to_live,
 )
 from tidemark.config.output_stream import OUTPUT_STREAM
-from tidemark.delta.filesystem import find_unwritable_folder, has_file
+from tidemark.delta.filesystem import find_unwritable_folder, has_file, open_filesystem
 from tidemark.delta.paths import is_within, resolve_path
 from tidemark.delta.store_capabilities import check_store
 from tidemark.errors import ForbiddenPathError, UserError, prefix_errors
@@ -145,6 +149,13 @@ class PipelineTables:
     def gx_folder(self) -> str:
         """Path of the folder of Great Expectations' results and Data Docs."""
         return f"{self.root}/gx"
+
+
+def list_candidate_folders(live: PipelineTables) -> list[str]:
+    """List candidate versions by name, also those without committed slices and those that are being deleted."""
+    folder = pafs.FileSelector(CANDIDATES_FOLDER, allow_not_found=True)
+    infos = open_filesystem(live.root).get_file_info(folder)
+    return sorted(info.base_name for info in infos if not info.is_file and is_candidate_name(info.base_name))
 
 
 def _resolve_output(lake: str, output: str) -> str:

@@ -12,7 +12,6 @@ from pyspark.sql import functions as F
 
 from tidemark.config import Pipeline
 from tidemark.config.sides import SideName
-from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.staging import read_files
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.erasure.erased_tables import ERASED_LEDGER_TABLES, REJECTED_OUTPUT
@@ -62,7 +61,9 @@ def plan_erasure(
     Raises:
         UserError: A table lacks a column that a predicate needs.
     """
-    rejected_rows = sum(count_rejected_rows(spark, pipeline, ledger.tables, where).values())
+    rejected_rows = sum(
+        count_rejected_rows(spark, pipeline, DeltaTableHandle.open(ledger.tables.rejected_output), where).values()
+    )
     matching_files: dict[str, dict[str, int]] = {}
     rows_by_slice: dict[str, Counter[int]] = {}
     carried_rows: dict[int, Counter[SideName]] = {}
@@ -112,10 +113,9 @@ def create_path_lookup(paths: Iterable[str]) -> Callable[[str], str]:
 
 
 def count_rejected_rows(
-    spark: SparkSession, pipeline: Pipeline, tables: PipelineTables, where: Mapping[SideName, str]
+    spark: SparkSession, pipeline: Pipeline, log: DeltaTableHandle | None, where: Mapping[SideName, str]
 ) -> dict[str, int]:
-    """Count the rows to erase in each file of rejected output."""
-    log = DeltaTableHandle.open(tables.rejected_output)
+    """Count the rows to erase in each file of rejected output; `log` is that table, None if it does not exist."""
     if log is None or log.files.empty:
         return {}
     unidentifiable = list_unidentifiable_files(pipeline, where, log)

@@ -210,10 +210,8 @@ def erase_rejected_rows(
     """Erase rows of rejected output, which is not in the ledger."""
 
     def attempt() -> None:
-        log, matching = (
-            DeltaTableHandle.open(tables.rejected_output),
-            count_rejected_rows(spark, pipeline, tables, where),
-        )
+        log = DeltaTableHandle.open(tables.rejected_output)
+        matching = count_rejected_rows(spark, pipeline, log, where)
         if log is None or not matching:
             return
         rows = read_files(

@@ -19,13 +19,13 @@ from tidemark.config.candidate_version import (
 from tidemark.config.sides import SideName
 from tidemark.delta.filesystem import delete_file, list_file_sizes, open_filesystem
 from tidemark.delta.log_files import LOG_FOLDER, RemovedFiles
-from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.pipeline_tables import PipelineTables, list_candidate_folders
 from tidemark.erasure.erased_tables import REJECTED_OUTPUT
 from tidemark.erasure.file_erasure import delete_files, find_leftover_files, list_files
 from tidemark.erasure.plan import ErasurePlan, plan_erasure
 from tidemark.erasure.predicates import find_slice_with_other_columns, require_valid_predicate
 from tidemark.erasure.row_erasure import erase_rejected_rows, erase_rows
-from tidemark.errors import UserError
+from tidemark.errors import SliceOrderError, UserError
 from tidemark.formatting import ToDict
 from tidemark.joins.factory import create_join
 from tidemark.ledger.config_fingerprint import find_slices_with_other_settings
@@ -38,7 +38,6 @@ from tidemark.timegrid.slices import group_consecutive
 from tidemark.versions.candidates import (
     drop_candidate,
     is_being_dropped,
-    list_candidate_folders,
     list_candidates,
     to_candidate_with_stored_slices,
     with_live_settings,
@@ -130,6 +129,7 @@ def _erase_unfinished_candidate(
     live = PipelineTables.from_config(pipeline, lake)
     root = f"{live.root}/{CANDIDATES_FOLDER}/{name}"
     is_dropped = is_being_dropped(live, name)
+    version = to_candidate(pipeline, name)
     sizes = {
         info.path: info.size
         for info in open_filesystem(root).get_file_info(pafs.FileSelector("", recursive=True))
@@ -138,13 +138,18 @@ def _erase_unfinished_candidate(
     if not sizes:
         return []
     remaining_files, deleted_files = (len(sizes), RemovedFiles()) if keep_files else (0, RemovedFiles.from_sizes(sizes))
+    if not is_dropped and Ledger.from_pipeline(version, lake).last:
+        raise SliceOrderError(
+            f"{format_version_name(version)} committed its first slices during the erasure. Run the same command again."
+        )
     if is_dropped and not (dry_run or keep_files):
         drop_candidate(pipeline, lake, name)
     elif not (dry_run or keep_files):
         for path in sizes:
             delete_file(root, path)
-    version = format_version_name(to_candidate(pipeline, name))
-    return [ErasureResult(version, {}, (), deleted_files, RemovedFiles(), remaining_files, dry_run)]
+    return [
+        ErasureResult(format_version_name(version), {}, (), deleted_files, RemovedFiles(), remaining_files, dry_run)
+    ]
 
 
 def _plan_version(spark: SparkSession, pipeline: Pipeline, lake: str, where: Mapping[SideName, str]) -> ErasurePlan:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.config.sides import SIDES
 from tidemark.delta.staging import stage_arrow_table
+from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import FaultError
 from tidemark.execution.adopted_slices import withhold_adopted_output
 from tidemark.execution.input_quality_gate import reject_failed_slices, validate_job_inputs
@@ -36,6 +37,7 @@ from tidemark.quality.results_table import create_result_rows
 from tidemark.spark.engine import get_engine
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.tables.run_files import FOLDER, StagedRun, filter_slices, read_slices
+from tidemark.tables.schema_evolution import require_wider_types
 from tidemark.watermarks.buckets import Buckets
 
 Progress = Callable[[str], None]
@@ -115,6 +117,7 @@ def run_job(
             tuning.enter_context(_tune(spark, is_tiny=is_tiny))
         progress("joining")
         written = write_output(spark, spec, replayed, file_count=1 if is_tiny else get_engine(spark).count_cores())
+        _require_wider_types(spec, written.staged)
         accounting = account_for_rows(spec, replayed, written)
         progress("checking")
         metric_details = describe_rows_ahead(spec, job_input.rows, replayed)
@@ -193,6 +196,17 @@ def _stage_measurements(spec: JobSpec, staged: StagedRun, result: ValidationResu
 
 def _tune(spark: SparkSession, *, is_tiny: bool) -> AbstractContextManager[object]:
     return tuned_for_tiny_queries(spark) if is_tiny else nullcontext()
+
+
+def _require_wider_types(spec: JobSpec, staged: StagedRun) -> None:
+    """Check that the staged rows and those of the tables have a common type, before they are read together.
+
+    Raises:
+        UserError: The new type of a column cannot represent all values in the table.
+    """
+    for files in staged.tables.values() if spec.ledger.entries else ():
+        if log := DeltaTableHandle.open(files.table):
+            require_wider_types(log.path, log.schema, files.schema)
 
 
 def _compare_with_previous_attempt(spec: JobSpec, emissions: DataFrame) -> Mapping[int, EmissionChange]:

@@ -85,11 +85,12 @@ def _find_readable_stale(plan: Plan, ledger: Ledger, after: int = -1) -> set[int
 
 
 def _require_no_new_erasure(plan: Plan) -> None:
-    """Require that no rows were erased from the live version of a candidate since its plan.
+    """Require that no rows were erased from another version of the pipeline since the plan.
 
-    An erasure from the tables of the plan itself is a commit of its ledger, so the commit conflicts with it.
+    An erasure from the tables of the plan itself is a commit of its ledger, so the commit conflicts with it. The live
+    version records each erasure once it has slices.
     """
-    if get_candidate_name(plan.pipeline) is None:
+    if get_candidate_name(plan.pipeline) is None and plan.ledger.last:
         return
     excluded = find_excluded_predicates(plan.pipeline, plan.lake)
     if predicates_to_json(excluded) != plan.excluded_predicates_json:
@@ -159,13 +160,13 @@ class _PlanExecution:
             LedgerConflictError: Another process has committed in the meantime, or has erased rows that a job has read.
         """
         self.progress(results[-1].slices, "committing")
-        _require_no_new_erasure(self.plan)
         runs = [result.staged.restage_slices(self.spark, self.plan.grid, result.slices) for result in results]
         rerun_slices = [entry.number for result in results for entry in result.entries if entry.attempt > 1]
         rows = [row for result in results for row in result.rows]
         transaction = LedgerTransaction.prepare(
             self.spark, self.ledger, rows[0]["commit"], runs, rerun_slices, open_tables=self.open_tables
         )
+        _require_no_new_erasure(self.plan)
         transaction.commit(rows)
         self.uncommitted.clear()
         self.undocumented_results += [key for result in results for key in result.validation_result.gx_result_ids]

@@ -98,15 +98,15 @@ def vacuum(
         FaultError: Other processes kept writing to a table, or a log could not be truncated.
     """
     plan = plan_retention(pipeline, lake, older_than)
-    if not dry_run:
-        delete_unused_files(pipeline, lake, plan.unused_files)
     data_docs, checkpoints, expired_runs = RemovedFiles(), RemovedFiles(), frozenset[str]()
-    if plan.docs_before is not None:
-        data_docs = delete_results_before(PipelineTables.from_config(pipeline, lake), plan.docs_before, dry_run=dry_run)
     if spark is not None and plan.newest_checkpoints:
         expiry = expire_checkpoints(spark, pipeline, lake, plan.newest_checkpoints, None, dry_run=dry_run)
         checkpoints = RemovedFiles(tuple(f"checkpoint/{path}" for path in expiry.files), expiry.bytes)
         expired_runs = frozenset(expiry.expired_runs)
+    if not dry_run:
+        delete_unused_files(pipeline, lake, plan.unused_files)
+    if plan.docs_before is not None:
+        data_docs = delete_results_before(PipelineTables.from_config(pipeline, lake), plan.docs_before, dry_run=dry_run)
     unused = plan.unused_files
     return VacuumResult(
         pipeline.name,

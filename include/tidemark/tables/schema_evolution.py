@@ -49,17 +49,30 @@ def evolve_schema(
     if log is None:
         log = create_table(path, schema, change_feed=change_feed)
     require_same_case(log.path, log.schema, schema)
-    type_changes = list(_find_type_changes(log.schema, schema))
-    for name, was, now in type_changes:
-        if not _is_widening(was, now):
-            raise UserError(
-                f"{path} has its column {name} as {was.simpleString()}, and now it would be {now.simpleString()}: an "
-                "input, `select` or `explode` has changed. Give it its old type, or give the pipeline a new `output`."
-            )
+    type_changes = require_wider_types(path, log.schema, schema)
     # An earlier version of Tidemark wrote columns of type VOID, which few readers can read and none can give a type.
     if type_changes or log.schema != log.declared_schema:
         log = _rewrite_with_types(spark, log, schema)
     return log.add_missing_columns(schema)
+
+
+def require_wider_types(path: str, was: T.StructType, now: T.StructType) -> list[tuple[str, T.DataType, T.DataType]]:
+    """Check that a table's types can be widened to new ones, and return its columns that have to be.
+
+    Returns:
+        Name, old and new type of each column or field, at any depth, whose type changes.
+
+    Raises:
+        UserError: The new type of a column cannot represent all values in the table.
+    """
+    type_changes = list(_find_type_changes(was, now))
+    for name, old, new in type_changes:
+        if not _is_widening(old, new):
+            raise UserError(
+                f"{path} has its column {name} as {old.simpleString()}, and now it would be {new.simpleString()}: an "
+                "input, `select` or `explode` has changed. Give it its old type, or give the pipeline a new `output`."
+            )
+    return type_changes
 
 
 def require_same_case(path: str, was: T.StructType, now: T.StructType) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
+from deltalake.exceptions import DeltaError
+
 from tidemark.delta.commit_history import is_data_change
 from tidemark.delta.staging import read_data_files
 from tidemark.delta.table import DeltaTableHandle
@@ -77,7 +79,10 @@ def _versions_with_same_rows(log: DeltaTableHandle) -> Iterator[DeltaTableHandle
                 return
         except FileNotFoundError:
             return
-        earlier = DeltaTableHandle.open(log.path, version - 1)
+        try:
+            earlier = DeltaTableHandle.open(log.path, version - 1)
+        except DeltaError:  # the log begins with `version`
+            return
         if earlier is None or any(dtypes.get(field.name) != field.dataType for field in earlier.schema):
             return
         yield earlier

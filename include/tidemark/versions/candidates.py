@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import pyarrow.fs as pafs
-
 from tidemark.config import Pipeline, Slices
 from tidemark.config.candidate_version import (
     CANDIDATES_FOLDER,
     DROP_MARKER,
     format_cli_arguments,
-    is_candidate_name,
     to_candidate,
     with_stored_config,
 )
 from tidemark.delta.filesystem import delete_file, has_file, list_file_sizes, open_filesystem, write_text
-from tidemark.delta.pipeline_tables import PipelineTables
+from tidemark.delta.pipeline_tables import PipelineTables, list_candidate_folders
 from tidemark.errors import SliceOrderError, UserError
 from tidemark.ledger.config_fingerprint import describe_setting_diff, parse_settings, remove_later_restarts
 from tidemark.ledger.entry import Entry
@@ -52,13 +49,6 @@ def list_candidates(pipeline: Pipeline, lake: str) -> list[CandidateVersion]:
     versions = {name: to_candidate_with_stored_slices(pipeline, lake, name) for name in names}
     candidates = (_summarize(Ledger.from_pipeline(version, lake), name, live) for name, version in versions.items())
     return [candidate for candidate in candidates if candidate is not None]
-
-
-def list_candidate_folders(live: PipelineTables) -> list[str]:
-    """List candidate versions by name, also those without committed slices and those that are being deleted."""
-    folder = pafs.FileSelector(CANDIDATES_FOLDER, allow_not_found=True)
-    infos = open_filesystem(live.root).get_file_info(folder)
-    return sorted(info.base_name for info in infos if not info.is_file and is_candidate_name(info.base_name))
 
 
 def is_being_dropped(live: PipelineTables, name: str) -> bool:
