@@ -236,7 +236,7 @@ def test_maintenance_run_compacts_files_and_fails_on_damaged_tables(spark, run_d
 
     run, log = run_dag(pipeline_env, "clicked_views__maintenance")
     assert run["state"] == "success", log
-    assert "clicked_views: removed 0 files of what was never committed, 0 files of what was superseded" in log
+    assert "clicked_views: removed 0 uncommitted files, 0 replaced files" in log
     [merged] = list_files()
     assert count_emissions(spark, lake) == Counter(SLICE_0 | LATER)
 

@@ -59,10 +59,11 @@ def test_full_join_pads_rows_without_match(run_join, size):
     assert emitted == {**matched, **padded_left, **padded_right}
 
 
+@pytest.mark.parametrize("hours", [1, 3])
 @pytest.mark.parametrize("size", SIZES)
-def test_join_with_empty_bounds_pads_all_rows(run_join, size):
-    """No row is cached. In a large job, rows on time are not among those that are selected for the state."""
-    lefts = rights = [row(minute, 1, 1) for minute in range(0, 180, 5)]
+def test_join_with_empty_bounds_pads_all_rows(run_join, size, hours):
+    """No row is cached. A large job selects all rows for the state, also in the slice in which the input ends."""
+    lefts = rights = [row(minute, 1, 1) for minute in range(0, 60 * hours, 5)]
     bounds = {"lower": "0 seconds", "upper": "0 seconds", "upper_inclusive": False}
 
     emitted = run_join(lefts, rights, SIZES[size], type="full", interval=bounds)

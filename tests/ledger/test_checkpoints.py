@@ -160,7 +160,7 @@ def test_checkpoint_show_summarizes_buffers(spark, orders, run_checkpoint_comman
     assert run_checkpoint_command("show", "--at", label(4))[1]["run"] != output["run"]
     assert run_checkpoint_command("show", "--at", label(9)) == (
         2,
-        f"error: --at {label(9)}: no committed slice ends there. Name an end between {label(1)} and {label(6)}",
+        f"error: --at {label(9)}: no committed slice ends there. Name an end between {label(1)} and {label(6)}.",
     )
 
 

@@ -249,7 +249,7 @@ def test_critical_failure_suggests_waiver_for_single_attempt(lake, four_hours, r
 
     code, output = run_tidemark("run", "--slices-per-job", "2")
     assert code == 1
-    assert "nothing of slices 2024-01-01T03:00Z to 2024-01-01T04:00Z was published" in output
+    assert "no slice from 2024-01-01T03:00Z to 2024-01-01T04:00Z was published" in output
 
     quality, applied_waivers, results = read_ledger(lake, "quality", "applied_waivers", "quality_results")[1]
     assert (quality, json.loads(applied_waivers)[0]["reason"]) == ("waived", "<b> $1 storm")

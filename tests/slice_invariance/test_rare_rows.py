@@ -94,3 +94,37 @@ def test_verified_state_of_rows_that_match_later_is_equal(spark, lake, run):
     assert emitted.where(F.col("_emission") == "matched").count() == 1
     verified = verify_checkpoint(CheckpointRef.from_ledger(spark, settings, str(lake), at(2)))
     assert (verified.is_equal, verified.differing_rows) == (True, [])
+
+
+def test_last_batch_of_a_drained_query_is_in_its_last_slice_and_runs_again(spark, lake, run):
+    """Batches back to back evict by the watermark of the batch before. Only at the end a no-data batch evicts more."""
+    rows = {
+        "left": [("a", at(0, 10), at(0, 10)), ("b", at(2, 30), at(2, 30))],
+        "right": [("x", at(0, 12), at(0, 12)), ("y", at(2, 40), at(2, 40))],
+    }
+    changes = {"join": {**INTERVAL, "type": "left"}, "spark": {"micro_batches": "back_to_back"}}
+    outputs = [run(rows, per_job, dialect="spark", **changes) for per_job in (1, "auto")]
+
+    def read(settings):
+        emitted = spark.read.format("delta").load(f"{lake}/{settings.output}/emissions")
+        entries = Ledger.from_pipeline(settings, str(lake)).entries.values()
+        return emitted.select(F.hour("_slice"), "left_k").collect(), [entry.fingerprint for entry in entries]
+
+    assert read(outputs[0]) == read(outputs[1])
+    assert read(outputs[0])[0] == [(3, "a")]
+
+    again = create_plan(spark, outputs[1], str(lake), Request(start=at(1), reprocess=True))
+    results = list(execute(spark, again, lambda *_: None))
+    assert [list(result.slices) for result in results] == [[1, 2, 3]]
+    assert read(outputs[0]) == read(outputs[1])
+    assert verify_checkpoint(CheckpointRef.from_ledger(spark, outputs[0], str(lake), at(4))).is_equal
+
+
+def test_row_between_two_windows_is_never_carried(lake, run):
+    """The other input has no row yet, so there is no watermark that could evict it."""
+    rows = {"left": [("a", at(0, 7), at(0, 10))], "right": [("a", at(3), at(3))]}
+    window = {"sliding": {"size": "5 minutes", "slide": "10 minutes"}}
+    settings = run(rows, 1, dialect="flink-datastream", join={"keys": ["k"], "window": window})
+
+    entries = Ledger.from_pipeline(settings, str(lake)).entries
+    assert [sum(entry.carried) for entry in entries.values()] == [0, 0, 0, 0]

@@ -284,14 +284,12 @@ def vacuum_tables(pipeline: Pipeline, lake: str) -> str:
     """
     removed = vacuum(pipeline, lake)
     files = {
-        "of what was never committed": removed.uncommitted_files,
-        "of what was superseded": removed.replaced_files,
-        "of logs": removed.log_files,
-        "of Data Docs": removed.data_docs,
+        "uncommitted file": removed.uncommitted_files,
+        "replaced file": removed.replaced_files,
+        "log file": removed.log_files,
+        "file of Data Docs": removed.data_docs,
     }
-    parts = ", ".join(
-        f"{format_count(len(removed_files.files), 'file')} {name}" for name, removed_files in files.items()
-    )
+    parts = ", ".join(format_count(len(of_kind.files), name) for name, of_kind in files.items())
     return f"{pipeline.name}: removed {parts}"
 
 

@@ -90,6 +90,6 @@ def find_entry_ending_at(pipeline: Pipeline, ledger: Ledger, instant: datetime |
         first = next(iter(ledger.entries))
         raise SliceOrderError(
             f"{option} {grid.label(number)}: no committed slice ends there. Name an end between "
-            f"{grid.label(first + 1)} and {grid.label(last.number + 1)}"
+            f"{grid.label(first + 1)} and {grid.label(last.number + 1)}."
         )
     return entry

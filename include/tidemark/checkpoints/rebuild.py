@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -22,7 +22,7 @@ from tidemark.config.sides import SIDES
 from tidemark.erasure.predicates import drop_excluded_rows
 from tidemark.erasure.row_erasure import count_erased_carried_rows
 from tidemark.errors import InputError, SliceOrderError
-from tidemark.execution.job_spec import is_tiny_job
+from tidemark.execution.job_spec import is_tiny_job, repeat_drains
 from tidemark.execution.replay import replay
 from tidemark.joins.base import Join
 from tidemark.joins.factory import create_join, create_lane
@@ -38,13 +38,11 @@ from tidemark.ledger.staleness import (
 )
 from tidemark.ledger.state_fingerprint import compute_fingerprints, state_parts
 from tidemark.sources.resolution import open_inputs
-from tidemark.sources.stored_input import StoredInput, get_query_trace, get_schemas, read_input_slices
+from tidemark.sources.stored_input import get_query_trace, get_schemas, read_input_slices
 from tidemark.spark.lazy_session import resolve_session
 from tidemark.spark.materialization import materialize
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
-from tidemark.watermarks.lanes import Lane
-from tidemark.watermarks.micro_batch_lane import MicroBatchLane
 from tidemark.watermarks.values import Watermarks
 
 
@@ -84,7 +82,7 @@ def rebuild_state(checkpoint: CheckpointRef, trusted: Entry | None = None) -> Re
     fingerprints: dict[int, str] = {}
     carried = checkpoint.read_rows(trusted) if trusted else None
     watermarks = trusted.watermarks if trusted else Watermarks()
-    jobs = list(_split_into_jobs(chain, back_to_back=checkpoint.pipeline.spark.micro_batches == "back_to_back"))
+    jobs = list(_split_into_jobs(chain))
     for job in jobs:
         with _explain_missing_version(checkpoint, job):
             carried, join, job_fingerprints, watermarks = _replay_job(checkpoint, job, carried, watermarks)
@@ -110,7 +108,8 @@ def _replay_job(
     join = create_join(pipeline, spark, get_schemas(inputs))
     consumed = [_get_consumed_versions(checkpoint, job[0], side) for side in range(len(inputs))]
     rows = read_input_slices(inputs, grid, slices, consumed).withColumn("lane", F.lit(0))
-    lane = _create_lane(checkpoint, inputs, before, last)
+    drain = last.number if last.drained else None
+    lane = repeat_drains(create_lane(pipeline, before, drain, get_query_trace(inputs)), job)
     carried_in = drop_excluded_rows(carried, excluded).withColumn("lane", F.lit(0)) if carried is not None else None
     is_tiny = is_tiny_job(sum(sum(entry.read) for entry in job), checkpoint.ledger.entry(job[0].number - 1))
     with tuned_for_tiny_queries(spark) if is_tiny else nullcontext():
@@ -153,17 +152,6 @@ def _has_processed(entry: Entry, erased: str) -> bool:
     )
 
 
-def _create_lane(
-    checkpoint: CheckpointRef, inputs: tuple[StoredInput, StoredInput], before: Watermarks, last: Entry
-) -> Lane:
-    """Create the lane of a job, drained if its last slice ended the input."""
-    lane = create_lane(checkpoint.pipeline, before, None, get_query_trace(inputs))
-    is_drained = last.drained
-    if isinstance(lane, MicroBatchLane):  # the batch after the last one has run, or there was none
-        is_drained = lane.next_watermark(last.watermarks) == last.watermarks.batch
-    return replace(lane, drain=last.number) if is_drained else lane
-
-
 def _get_consumed_versions(checkpoint: CheckpointRef, first: Entry, side: int) -> ConsumedVersions:
     """Return the versions that earlier slices had consumed when a job ran."""
     version = first.versions[side]
@@ -179,14 +167,12 @@ def _get_consumed_versions(checkpoint: CheckpointRef, first: Entry, side: int) -
     )
 
 
-def _split_into_jobs(chain: Iterable[Entry], *, back_to_back: bool) -> Iterator[list[Entry]]:
-    """Split a chain into jobs. With back-to-back batches each run is a job, as it may have drained the input."""
+def _split_into_jobs(chain: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Split a chain into jobs, which read one version of the inputs each."""
     job: list[Entry] = []
     for entry in chain:
         needs_new_job = job and (
-            entry.excluded_predicates != job[-1].excluded_predicates
-            or entry.versions != job[-1].versions
-            or (back_to_back and entry.run != job[-1].run)
+            entry.excluded_predicates != job[-1].excluded_predicates or entry.versions != job[-1].versions
         )
         if needs_new_job or entry.late_arriving_rows:
             yield from [job] if job else []

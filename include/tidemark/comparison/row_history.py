@@ -17,7 +17,7 @@ from tidemark.comparison.row_lookup import RowValues, find_rows, hash_row
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration, format_instant, format_micros, to_micros
 from tidemark.delta.table_reader import read_newest
-from tidemark.execution.job_spec import is_tiny_job
+from tidemark.execution.job_spec import is_tiny_job, repeat_drains
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, add_exact_watermarks, replay
 from tidemark.formatting import ToDict, quote_identifier
 from tidemark.joins.factory import create_join, create_lane
@@ -361,6 +361,7 @@ class _HistoryReader:
         watermarks = before.watermarks if before else Watermarks()
         drain = last.number if last.drained else None
         stream = create_lane(pipeline, watermarks, drain, get_query_trace(view.inputs))
+        stream = repeat_drains(stream, filter(None, map(view.ledger.entry, slices)))
         result = replay(rows, state, [stream], join, Buckets.create(grid, slices, join.buckets_per_slice))
         return flatten_emissions(result.joined, pipeline, grid)
 

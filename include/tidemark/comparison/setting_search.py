@@ -37,7 +37,9 @@ PROVENANCE_COLUMNS = ("_emission", *WINDOW_COLUMNS)
 def replay_emissions(view: CommittedView, changes: SettingChanges) -> DataFrame:
     """Replay a view's slices from empty state under other settings; return emissions in the form of the table."""
     pipeline = with_overrides(view.pipeline, changes)
-    result = replay_slices(pipeline, view.inputs, _committed_range(view), drain=view.last.drained)
+    result = replay_slices(
+        pipeline, view.inputs, _committed_range(view), drain=view.last.drained, committed=view.ledger.entries
+    )
     return select_emissions(result.joined, pipeline, view.grid)
 
 
@@ -246,8 +248,14 @@ def _replay_candidates(
     if hasher.from_input_hashes:
         pipelines = [pipeline.model_copy(update={"select": None}) for pipeline in pipelines]
     slices = _committed_range(view)
-    drain = view.last.drained
-    result = replay_variants(pipelines, view.inputs, slices, drain=drain, transform=hasher.reduce_inputs)
+    result = replay_variants(
+        pipelines,
+        view.inputs,
+        slices,
+        drain=view.last.drained,
+        committed=view.ledger.entries,
+        transform=hasher.reduce_inputs,
+    )
     emitted = select_emissions(add_lane(result.joined), pipelines[0], view.grid)
     # Columns that this dialect does not provide are null.
     missing = {name for name in hasher.other_columns if name not in emitted.columns}

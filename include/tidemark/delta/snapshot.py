@@ -32,7 +32,7 @@ APP_ID = "tidemark"
 """Application id of Tidemark's transactions (`txn` actions)."""
 TXN_VERSION_KEY = "tidemark.commit"
 """Key in `commitInfo` with the version of the commit's transaction."""
-MAINTENANCE_KEY = "tidemark.upkeep"
+MAINTENANCE_KEY = "tidemark.maintenance"
 """Key in `commitInfo` of Tidemark's commits without a transaction. Commits by others have neither key."""
 _MAINTENANCE_OPERATIONS = re.compile(
     r"OPTIMIZE|VACUUM|REORG|FSCK|SET |UNSET |ADD |CHANGE |RENAME |DROP |CREATE TABLE$|ANALYZE|UPGRADE"

@@ -17,6 +17,7 @@ from tidemark.spark.dataframe_utils import choose_by_side
 from tidemark.spark.tables import from_pandas
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.job_watermarks import array_literal
+from tidemark.watermarks.values import END_OF_INPUT
 
 _NEVER = np.iinfo(np.int64).max
 _SCHEMA = "bucket long, combined_before long, end_watermark long, side string, event_time long, rows long"
@@ -51,7 +52,8 @@ def find_rows_that_may_be_carried(
     eviction_watermark = join.eviction_watermark(F.col("combined_before"))
     if eviction_watermark is None:
         return None
-    outlives_slice = eviction_watermark > F.col("end_watermark")
+    # A row that no watermark evicts outlives the end of the input too.
+    outlives_slice = eviction_watermark > F.least(F.col("end_watermark"), F.lit(END_OF_INPUT - 1))
     if len(statistics.timelines) > 1:  # the condition differs between lanes
         return CarriedRowSelection(F.lit(True) if join.buffers_overdue_rows else outlives_slice, max_share=1)
     newest = _list_newest_rows(statistics).dropna()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tidemark.joins.factory import create_lane
@@ -14,10 +14,21 @@ from tidemark.quality.results import SliceFailures
 from tidemark.quality.waivers import Waivers, read_waivers
 from tidemark.tables.run_files import StagedRun, create_run_name
 from tidemark.watermarks.lanes import Lane
+from tidemark.watermarks.micro_batch_lane import MicroBatchLane
 from tidemark.watermarks.values import Watermarks
 
 MAX_TINY_JOB_ROWS = 20_000
 """Maximum number of rows, read and carried in, of a job that is faster under `tuned_for_tiny_queries`."""
+
+
+def repeat_drains(lane: Lane, entries: Iterable[Entry]) -> Lane:
+    """Return a lane in which a Spark query ends after the slices after which it has ended before.
+
+    Flink's dialects need none of this: `Entry.drained` is true of the last slice only.
+    """
+    if not isinstance(lane, MicroBatchLane):
+        return lane
+    return lane.with_earlier_drains({entry.number: entry.watermarks for entry in entries})
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,9 @@ class JobSpec:
         first, commit = slices[0], plan.next_commit_number(ledger)
         predecessor = ledger.entry(first - 1)
         attempts = {number: entry.attempt + 1 if (entry := ledger.entry(number)) else 1 for number in slices}
-        initial_watermarks = predecessor.watermarks if predecessor else Watermarks()
+        lane = create_lane(
+            plan.pipeline, predecessor.watermarks if predecessor else Watermarks(), plan.drain_after, plan.trace
+        )
         return cls(
             plan,
             ledger,
@@ -72,7 +85,7 @@ class JobSpec:
             predecessor=predecessor,
             attempts=attempts,
             late_arrival_policy=plan.pipeline.on_late_arriving_rows if predecessor else "exclude",
-            lane=create_lane(plan.pipeline, initial_watermarks, plan.drain_after, plan.trace),
+            lane=repeat_drains(lane, filter(None, map(ledger.entry, slices))),
             uncommitted_runs=uncommitted_runs,
             waivers=read_waivers(plan.tables, plan.grid, attempts),
             adopted_from=list_adopted_slices(ledger.entries, slices),

@@ -148,7 +148,7 @@ def describe_published_slices(spec: JobSpec, passed_count: int, rejected_outcome
         return "nothing was published because of --atomic"
     if passed_count:
         return f"slices {first} to {failed} were published, {failed} to {end} {rejected_outcome}"
-    return f"nothing of slices {first} to {end} was published"
+    return f"no slice from {first} to {end} was published"
 
 
 def _format_example_keys(spec: JobSpec, written: WrittenOutput, failure: ExpectationResult, number: int) -> str:

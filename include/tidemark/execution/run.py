@@ -95,8 +95,8 @@ def _require_no_new_erasure(plan: Plan) -> None:
     excluded = find_excluded_predicates(plan.pipeline, plan.lake)
     if predicates_to_json(excluded) != plan.excluded_predicates_json:
         raise LedgerConflictError(
-            f"rows were erased from {plan.pipeline.name} since this run began, and it may have read them. Nothing of "
-            "this job was published. Run the same command again."
+            f"rows were erased from {plan.pipeline.name} since this run began, and it may have read them. This job "
+            "published nothing. Run the same command again."
         )
 
 
@@ -208,7 +208,7 @@ class _PlanExecution:
         vacuum = f"tidemark tables vacuum {format_cli_arguments(to_live(self.plan.pipeline))} --older-than '1 hour'"
         return (
             f"the disk is full: {self.plan.tables.root} (or Spark's local directory) has no more room; "
-            f"{'jobs committed before are kept, and ' if new_commits else ''}nothing of this job was published. "
+            f"{'jobs committed before are kept, and ' if new_commits else ''}this job published nothing. "
             f"Free space and run the same command again. {vacuum} removes files of "
             "failed jobs that wrote nothing for an hour; a job that takes longer must not run meanwhile"
         )

@@ -153,7 +153,7 @@ def _plan_table_repair(
     restored = []
     for file in committed:
         span = get_slices_of_file(file, name, ledger.grid)
-        current = all(issue and issue.run == parse_run(file.path) for issue in map(ledger.entry, span))
+        current = all(entry and entry.run == parse_run(file.path) for entry in map(ledger.entry, span))
         if (
             span
             and current

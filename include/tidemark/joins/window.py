@@ -187,10 +187,11 @@ class WindowJoin(Join):
         enters = F.coalesce(F.col("watermark") < self.rules.purged_at(self._last_end()), ~is_dropped)
         may_be_carried = job_rows.select_rows_that_may_be_carried().where(enters)
         eviction_watermark = self.eviction_watermark(F.col("watermark"))
+        buffered = self._add_first_slice(watermarks, may_be_carried, eviction_watermark, "eviction_slice")
+        is_in_window = self._last_end().isNotNull()
+        eviction_slice = F.when(is_in_window, F.col("eviction_slice")).otherwise(F.col("slice"))
         return JoinResult(
-            joined,
-            self._find_late(job_rows),
-            buffered=self._add_first_slice(watermarks, may_be_carried, eviction_watermark, "eviction_slice"),
+            joined, self._find_late(job_rows), buffered=buffered.withColumn("eviction_slice", eviction_slice)
         )
 
     def _add_first_slice(self, watermarks: JobWatermarks, rows: DataFrame, level: Column, name: str) -> DataFrame:

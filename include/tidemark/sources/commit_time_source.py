@@ -150,19 +150,19 @@ class CommitTimeInput(DeltaInput):
                 f"the log of input {self.name} no longer has version {version}, so the commit times of its rows are "
                 "unknown. Keep delta.logRetentionDuration longer, or name an arrival column."
             )
-        passage = ArrivalTracker(commits[0])
+        tracker = ArrivalTracker(commits[0])
         for commit in commits:
-            passage.apply_commit(commit)
+            tracker.apply_commit(commit)
         log = self.open_at_version(version)
-        paths = [unquote(path) for path in log.files["path"]] if log else sorted(passage.live_files)
+        paths = [unquote(path) for path in log.files["path"]] if log else sorted(tracker.live_files)
         if log is None and commits[0].version > 0:
             raise InputError(
                 f"the log of input {self.name} begins with version {commits[0].version}, and the table has a feature "
                 "with which its checkpoints cannot be read without Spark. Name an arrival column."
             )
-        tracked = log.has_row_tracking if log else passage.has_row_tracking
+        tracked = log.has_row_tracking if log else tracker.has_row_tracking
         return {
-            path: passage.get_arrival(path, has_row_tracking=tracked, are_present=self._have_files) for path in paths
+            path: tracker.get_arrival(path, has_row_tracking=tracked, are_present=self._have_files) for path in paths
         }
 
     def _have_files(self, paths: Collection[str]) -> bool:

@@ -1,6 +1,6 @@
 """Compute exact watermarks of few rows without ordering the others.
 
-If buckets are long, most rows raise the watermark of before their bucket, and ordering them would shuffle nearly all
+If buckets are long, most rows are above the watermark before their bucket, and ordering them would shuffle nearly all
 rows. But a watermark is a maximum over earlier rows. So the positions of the few rows are broadcast, and each row that
 may raise the watermark is joined with the later ones of these positions in its bucket. The maximum of the rows joined
 with a position is the watermark there.

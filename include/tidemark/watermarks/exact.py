@@ -25,7 +25,8 @@ BUCKET_SCHEMA = """
 
 - `left_before`, `right_before`, `combined_before`, `combined_after`: watermarks before and after the bucket.
 - `has_increment`: the watermark of an input rises in the bucket.
-- `needs_order`: the combined watermark rises, or another input holds it back, and the bucket has late candidates.
+- `needs_order`: the bucket has late candidates, and either the combined watermark rises in it, or another input may
+  come to limit it.
 - `left_is_aligned`, `right_is_aligned`: the input limits the combined watermark. It is not idle, and not lagging in a
   union (`idle_or_partitioned_lane`).
 - `left_lag`, `right_lag`: lag of the input's watermark.

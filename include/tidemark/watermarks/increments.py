@@ -100,8 +100,8 @@ def _find_increments(rows: DataFrame, watermark_column: str, names: Sequence[str
         names: Further columns to select.
 
     Returns:
-        The rows by position, with the watermarks after them as `_BEFORE`, and with the combined watermark before their
-        position as `preceding`.
+        The rows by position. Their columns `*_before` have the watermarks just after the row here, and `preceding` has
+        the combined watermark before their position.
     """
     by_side = watermark_increments(watermark_column, includes_all_rows=True)
     increments = rows.where(advances_watermark(watermark_column, includes_all_rows=True)).select(

@@ -80,7 +80,8 @@ class Lane:
     initial_watermarks: Watermarks = field(default_factory=Watermarks)
     """Watermarks when the first slice starts."""
     drain: int | None = None
-    """Slice after which the input ends. The watermark then goes to infinity and evicts every row."""
+    """Last slice of the input; None if the input goes on. In Flink's dialects the watermark then becomes infinite and
+    evicts every row."""
 
     end_processing_times_ms: Mapping[int, int] = field(default_factory=dict)
     """Processing time at the end of slices, ms, where it differs from the slice's end."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Literal, Self
 
 import pandas as pd
@@ -31,7 +32,7 @@ _COLUMNS = tuple(field.split()[0] for field in BATCH_SCHEMA.split(","))
 class MicroBatchLane(Lane):
     """A streaming query. `initial_watermarks.batch` is the watermark of its last batch.
 
-    From the slice `drain` on, no input is waiting when a batch ends.
+    At the end of slice `drain` no input is waiting, so a no-data batch may follow, also after back-to-back batches.
     """
 
     watermarked_sides: tuple[str, ...] = SIDES
@@ -40,6 +41,8 @@ class MicroBatchLane(Lane):
     late_watermark: Literal["previous_batch", "current_batch"] = "previous_batch"
     is_idle_between_batches: bool = True
     """True if no input is waiting when a batch ends, so that a no-data batch may follow."""
+    earlier_drains: frozenset[int] = frozenset()
+    """Further slices with such an end: an earlier run ended there."""
     has_eviction: bool = True
     """True if a watermark evicts rows. Only then does Spark run no-data batches."""
     schedule: Mapping[int, int | None] = field(default_factory=dict)
@@ -54,6 +57,15 @@ class MicroBatchLane(Lane):
         by_side = [max(0, getattr(watermarks, side)) for side in self.watermarked_sides]
         combine = min if self.policy == "min" else max
         return max(watermarks.batch or 0, combine(by_side, default=0))
+
+    def with_earlier_drains(self, watermarks: Mapping[int, Watermarks]) -> Self:
+        """Return the lane with a no-data batch at the end of the slices after which an earlier run had none to run.
+
+        Args:
+            watermarks: Watermarks at the end of slices that have run before.
+        """
+        drains = (number for number, end in watermarks.items() if end.batch == self.next_watermark(end))
+        return replace(self, earlier_drains=frozenset(drains))
 
     @classmethod
     @override
@@ -86,31 +98,27 @@ def _compute_timeline(statistics: pd.DataFrame, lane: MicroBatchLane, buckets: B
     watermarks = lane.initial_watermarks
     batches = []
     end_watermarks = {}
+    combined_at_end = {slices[0] - 1: watermarks.combined}
     has_late_candidates = bool(rows[REJECTED_COLUMNS].any(axis=None))
-    order = list(enumerate(zip(rows.index, buckets.find_slices(rows.index.to_series()), rows["oldest"], strict=True)))
-    last = order[-1][1][1] if order else slices[-1]
-    for batch, (bucket, slice_number, oldest) in order:
-        before = watermarks.batch or 0
-        logged = scheduled.get(bucket)
-        watermark = lane.next_watermark(watermarks) if logged is None else logged
-        late = before if lane.late_watermark == "previous_batch" else watermark
-        batches.append((bucket, batch, late, before, watermarks.left, watermarks.right))
-        has_late_candidates = has_late_candidates or (not pd.isna(oldest) and oldest <= late * 1000)
-        for side in lane.watermarked_sides:
-            watermarks = _raise_watermark(watermarks, side, newest[side].iloc[batch], lane)
-        watermarks = _after_no_data_batch(
-            replace(watermarks, batch=watermark), lane, is_idle=lane.is_idle_between_batches
-        )
-        end_watermarks[int(slice_number)] = watermarks
-    is_drained = lane.drain is not None and lane.drain <= slices[-1]
-    end_watermarks[int(last)] = _after_no_data_batch(watermarks, lane, is_idle=is_drained)
-    current = lane.initial_watermarks
-    combined_at_end = {slices[0] - 1: lane.initial_watermarks.combined}
+    order = enumerate(zip(rows.index, buckets.find_slices(rows.index.to_series()), rows["oldest"], strict=True))
+    by_slice = {number: list(group) for number, group in groupby(order, lambda item: item[1][1])}
     for number in slices:
-        current = end_watermarks[number] = end_watermarks.get(number, current)
-        combined_at_end[number] = current.combined
+        for batch, (bucket, _, oldest) in by_slice.get(number, ()):
+            before = watermarks.batch or 0
+            logged = scheduled.get(bucket)
+            watermark = lane.next_watermark(watermarks) if logged is None else logged
+            late = before if lane.late_watermark == "previous_batch" else watermark
+            batches.append((bucket, batch, late, before, watermarks.left, watermarks.right))
+            has_late_candidates = has_late_candidates or (not pd.isna(oldest) and oldest <= late * 1000)
+            for side in lane.watermarked_sides:
+                watermarks = _raise_watermark(watermarks, side, newest[side].iloc[batch], lane)
+            watermarks = replace(watermarks, batch=watermark)
+            watermarks = _after_no_data_batch(watermarks, lane, is_idle=lane.is_idle_between_batches)
+        is_drained = number == lane.drain or number in lane.earlier_drains
+        watermarks = _after_no_data_batch(watermarks, lane, is_idle=is_drained)
+        end_watermarks[number], combined_at_end[number] = watermarks, watermarks.combined
     table = pd.DataFrame(batches, columns=_COLUMNS).astype("int64")
-    return Timeline(table, has_late_candidates, {n: end_watermarks[n] for n in slices}, combined_at_end)
+    return Timeline(table, has_late_candidates, end_watermarks, combined_at_end)
 
 
 def _after_no_data_batch(watermarks: Watermarks, lane: MicroBatchLane, *, is_idle: bool) -> Watermarks:
