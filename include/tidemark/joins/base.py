@@ -182,8 +182,8 @@ class Join(ABC):
     def eviction_watermark(self, watermark: Column) -> Column | None:  # noqa: ARG002
         """Return the least watermark that evicts an on-time row, or None if its event time does not determine it.
 
-        It never falls as the event time rises, except for rows in no window, which leave at once. If it is not None, the
-        join computes `JoinResult.buffered` from `JobRows.select_rows_that_may_be_carried`.
+        It never falls as the event time rises, except for rows in no window, which leave at once. If it is not None,
+        the join computes `JoinResult.buffered` from `JobRows.select_rows_that_may_be_carried`.
 
         Args:
             watermark: Watermark at the row's arrival, ms.

@@ -325,7 +325,7 @@ def _find_undecided_rows(rows: DataFrame, undecided_buckets: pd.DataFrame) -> Da
 
 
 def _bound_lookups(late_rows: DataFrame, buckets: pd.DataFrame) -> pd.DataFrame:
-    """Return by bucket and side a lower bound of the operator time of lookups, and their greatest `lookup_skipped_at`."""
+    """Return by bucket and side the least operator time of lookups, and their greatest `lookup_skipped_at`."""
     skipping = (
         late_rows.where("may_skip_lookup")
         .groupBy("bucket_number", "side")
