@@ -128,3 +128,18 @@ def test_row_between_two_windows_is_never_carried(lake, run):
 
     entries = Ledger.from_pipeline(settings, str(lake)).entries
     assert [sum(entry.carried) for entry in entries.values()] == [0, 0, 0, 0]
+
+
+def test_watermark_of_the_last_microsecond_of_9999_is_exact(spark, lake, run):
+    """Slices lack rows of one input, so that the maxima of its event times have nulls."""
+    last = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+    rows = {"left": [("a", last, at(0, 10)), ("b", last, at(2, 10))], "right": [("x", at(1), at(1))]}
+    changes = {
+        "left__watermark_delay": "0 seconds",
+        "spark": {"multiple_watermark_policy": "max"},
+        "time_bounds": "off",
+    }
+    settings = run(rows, "auto", dialect="spark", join=INTERVAL, **changes)
+
+    late = spark.read.format("delta").load(f"{lake}/{settings.output}/late")
+    assert [row[0] for row in late.select("right.k").collect()] in ([], ["x"])

@@ -16,6 +16,8 @@ from pyspark.sql import functions as F
 from typing_extensions import override
 
 from tidemark.config.sides import SIDES
+from tidemark.spark.dataframe_utils import with_columns
+from tidemark.timegrid.time_columns import floor_div, trunc_div
 from tidemark.watermarks.buckets import Buckets, compute_bucket_statistics
 from tidemark.watermarks.lanes import REJECTED_COLUMNS, Lane, Timeline, Timelines, split_by_lane
 from tidemark.watermarks.values import NO_WATERMARK, Watermarks
@@ -71,7 +73,13 @@ class MicroBatchLane(Lane):
     @override
     def compute_timelines(cls, rows: DataFrame, lanes: Sequence[Self], buckets: Buckets) -> Timelines:
         """Compute each lane's batches from its rows (event times in microseconds) and its schedule."""
-        statistics = compute_bucket_statistics(rows, has_leads=False).toPandas()
+        # pandas turns numbers with nulls into doubles, which hold ms exactly, but not microseconds after the year 2255.
+        newest = {f"{side}_newest_ms": floor_div(F.col(f"{side}_newest"), 1000) for side in SIDES}
+        ceiling = trunc_div(F.col("oldest"), F.lit(1000)) + (F.col("oldest") % 1000 > 0).cast("long")
+        buckets_in_ms = compute_bucket_statistics(rows, has_leads=False).transform(
+            with_columns, {**newest, "oldest_ms": ceiling}
+        )
+        statistics = buckets_in_ms.toPandas()
         timelines = [
             _compute_timeline(part, lane, buckets, number)
             for number, (lane, part) in enumerate(split_by_lane(statistics, lanes, buckets))
@@ -94,13 +102,13 @@ def _compute_timeline(statistics: pd.DataFrame, lane: MicroBatchLane, buckets: B
         if buckets.contains(clock):
             scheduled[buckets.find_bucket(lane_number, clock)] = logged
     rows = statistics.set_index("bucket").reindex(sorted({*scheduled, *statistics["bucket"]}))
-    newest = {side: (rows[f"{side}_newest"].astype("Int64") // 1000) for side in lane.watermarked_sides}
+    newest = {side: rows[f"{side}_newest_ms"] for side in lane.watermarked_sides}
     watermarks = lane.initial_watermarks
     batches = []
     end_watermarks = {}
     combined_at_end = {slices[0] - 1: watermarks.combined}
     has_late_candidates = bool(rows[REJECTED_COLUMNS].any(axis=None))
-    order = enumerate(zip(rows.index, buckets.find_slices(rows.index.to_series()), rows["oldest"], strict=True))
+    order = enumerate(zip(rows.index, buckets.find_slices(rows.index.to_series()), rows["oldest_ms"], strict=True))
     by_slice = {number: list(group) for number, group in groupby(order, lambda item: item[1][1])}
     for number in slices:
         for batch, (bucket, _, oldest) in by_slice.get(number, ()):
@@ -109,7 +117,7 @@ def _compute_timeline(statistics: pd.DataFrame, lane: MicroBatchLane, buckets: B
             watermark = lane.next_watermark(watermarks) if logged is None else logged
             late = before if lane.late_watermark == "previous_batch" else watermark
             batches.append((bucket, batch, late, before, watermarks.left, watermarks.right))
-            has_late_candidates = has_late_candidates or (not pd.isna(oldest) and oldest <= late * 1000)
+            has_late_candidates = has_late_candidates or (not pd.isna(oldest) and oldest <= late)
             for side in lane.watermarked_sides:
                 watermarks = _raise_watermark(watermarks, side, newest[side].iloc[batch], lane)
             watermarks = replace(watermarks, batch=watermark)
