@@ -176,9 +176,10 @@ def test_compare_equal_table_has_no_differences(
     assert json.loads(capsys.readouterr().out)["same"] == result.same
 
 
-def test_compare_unfinished_table_assigns_pending(inputs, pipeline, run_pipeline, compare_with, read_emissions):
-    complete = run_pipeline(pipeline(dialect="flink-sql", join=LEFT_JOIN, output="complete"))
-    half = run_pipeline(pipeline(dialect="flink-sql", join=LEFT_JOIN), end=START + 3 * HOUR)
+@pytest.mark.parametrize("join", [LEFT_JOIN, {"keys": ["k"], "window": {"tumbling": "50 minutes"}}])
+def test_compare_unfinished_table_assigns_pending(inputs, pipeline, run_pipeline, compare_with, read_emissions, join):
+    complete = run_pipeline(pipeline(dialect="flink-sql", join=join, output="complete"))
+    half = run_pipeline(pipeline(dialect="flink-sql", join=join), end=START + 3 * HOUR)
     stream_ahead = compare_with(half, read_emissions(complete))
 
     assert {cause for cause, _ in count_causes(stream_ahead)} == {"pending"}

@@ -31,7 +31,7 @@ def diff(expected, actual):
         ([{}, {"k": "a"}], [{"k": "a"}, {"k": "b"}]),
         ([{"v": 0.3}], [{"v": 0.1 + 0.2}]),
         ([{"v": float("nan")}], [{"v": float("nan")}]),
-        ([{"left": [{"k": "a"}, {"k": "b"}]}], [{"left": [{"k": "b", "v": 1}, {"k": "a", "v": 2}]}]),
+        ([{"x": [{"k": "a"}, {"k": "b"}]}], [{"x": [{"k": "a", "v": 1}, {"k": "b", "v": 2}]}]),
         ([{"x": None}], [{"x": None, "k": "a"}]),
         ([{"k": "a"}] * 1100, [{"k": "a"}] * 1100),
         ([{}, {"k": "a"}, {"k": "a", "v": 1}, {"v": 2}], [*({"k": "a", "v": v} for v in (1, 3, 2)), {"k": "b"}]),
@@ -39,6 +39,21 @@ def diff(expected, actual):
 )
 def test_compare_rows_equal_rows_have_no_difference(expected, actual):
     assert diff(expected, actual) is None
+
+
+def test_compare_rows_of_a_group_are_equal_in_any_order_and_others_are_not():
+    dtype = T.ArrayType(T.StructType([T.StructField("k", T.StringType()), T.StructField("v", T.IntegerType())]))
+    given = [{"k": "a"}, {"k": "b"}]
+    actual = [{"k": "b", "v": 1}, {"k": "a", "v": 2}]
+    for name, is_equal in (("left", True), ("items", False)):
+        expected = parse_expected([ExpectedRow({name: given}, "f:1", {})], "emissions", {name: dtype})
+        assert (diff(expected, [{name: actual}]) is None) == is_equal
+
+
+def test_compare_rows_map_has_no_other_entries():
+    for given, is_equal in (({"a": 1}, False), ({}, False), ({"a": 1, "b": 2}, True)):
+        expected = parse_expected([ExpectedRow({"x": given}, "f:1", {})], "emissions", {"x": NUMBERS})
+        assert (diff(expected, [{"x": {"a": 1.0, "b": 2.0}}]) is None) == is_equal
 
 
 def test_compare_rows_equal_rows_count_as_often_as_they_are():

@@ -341,16 +341,19 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
     grid = views.batch.grid
     no_reference = F.lit(views.reference is None)
 
-    due = F.when(is_matched, F.col("_clock")).otherwise(grid.end_column(F.unix_micros("_slice")) - 1)
+    # Flink's windows emit their pairs at their end, which may be in a later slice than both rows.
+    join = batch.pipeline.join
+    is_at_arrival = is_matched & F.lit(join.window is None or batch.pipeline.dialect == "spark")
+    due = F.when(is_at_arrival, F.col("_clock")).otherwise(grid.end_column(F.unix_micros("_slice")) - 1)
     buffered = _find_side("batch", lambda label: label["buffered"])
     not_run = F.col("_clock") >= grid.start_of(batch.end)
-    yield _Rule("pending", only_stream & F.coalesce(not_run | (~is_matched & buffered.isNotNull()), F.lit(False)))
+    yield _Rule("pending", only_stream & F.coalesce(not_run | (~is_at_arrival & buffered.isNotNull()), F.lit(False)))
     if views.until is not None:
         yield _Rule("pending", only_batch & (due >= views.until))
     if reference := views.reference:
         clock = F.greatest(*(F.col(f"_{side}_reference.clock") for side in SIDES))
         waiting = _find_side("reference", lambda label: label["buffered"])
-        not_run = (clock >= reference.grid.start_of(reference.end)) | (~is_matched & waiting.isNotNull())
+        not_run = (clock >= reference.grid.start_of(reference.end)) | (~is_at_arrival & waiting.isNotNull())
         detail = F.lit(f"{reference.pipeline.name} has not reached this slice")
         yield _Rule("pending", only_batch & F.coalesce(not_run, F.lit(False)), detail=detail)
     if "_quarantined" in rows.columns:

@@ -103,7 +103,7 @@ def _suggest_longer_delays(pipeline: Pipeline, evidence: _Evidence) -> Iterator[
     delays = {side: delay for side, delay in delays.items() if delay is not None and increases["all"]}
     for number, round_to in product(range(len(_QUANTILES) if delays else 0), (round_up, _round_to_unit)):
         both = {side: increases[side][number] for side in delays if increases[side]}
-        for increase_by_side in [both, *({side: increases["all"][number]} for side in delays)]:
+        for increase_by_side in [*([both] if both else []), *({side: increases["all"][number]} for side in delays)]:
             yield {
                 f"{side}.watermark_delay": format_duration(round_to(delays[side] + increase, delays[side]))
                 for side, increase in increase_by_side.items()
