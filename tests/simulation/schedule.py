@@ -25,7 +25,7 @@ from tidemark.config.output_stream import OUTPUT_STREAM
 from tidemark.errors import InputError, TidemarkError
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.staleness import find_compared_versions, find_stale_slices
+from tidemark.ledger.staleness import find_compared_versions, find_slices_to_reprocess, find_stale_slices
 from tidemark.maintenance.compaction import merge_files, plan_compaction
 from tidemark.maintenance.unused_files import delete_unused_files, find_unused_files
 from tidemark.planning.planner import create_plan
@@ -312,12 +312,14 @@ class Schedule:
         first, *_ = self.records
         assert record is not first, "nothing is ever deleted from an input that is a table"
         ledger, current, path = record.read(), first.read().entries, first.tables.output_stream
-        compared = find_compared_versions(ledger, 0, SLICES + 1)
+        recorded = find_slices_to_reprocess(ledger)
+        compared = find_compared_versions(ledger, 0, SLICES + 1, recorded[1] if recorded else ())
         versions = {number: compared.get_version(number) for number in ledger.entries}
         if min(versions.values()) < self.lake.first_versions.get(path, 0):
             return
         commits = {number: self.lake.tables[path][version].commit for number, version in versions.items()}
-        read = {number: first.read(commit=commit).entries[number] for number, commit in commits.items()}
+        read = {number: first.read(commit=commit).entry(number) for number, commit in commits.items()}
+        assert all(read.values()), "a slice has run before that of the previous join"
         assert any(read[number].output_version != current[number].output_version for number in read), (
             "no slice that has run has other input rows"
         )

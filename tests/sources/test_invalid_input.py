@@ -309,6 +309,17 @@ def test_run_deleted_or_updated_input_rows_are_rejected(spark, lake, pipeline, w
         run_pipeline(pipeline(), end=at(3))
 
 
+def test_run_rows_that_were_deleted_and_inserted_again_are_rejected(spark, lake, pipeline, write, run_pipeline):
+    """Otherwise the next slice would read them again, as late-arriving rows."""
+    for side in ("left", "right"):
+        write(side, [row()], ROW)
+    run_pipeline(pipeline(), end=at(2))
+    spark.sql(f"DELETE FROM delta.`{lake}/right`")
+    write("right", [row()], ROW)
+    with pytest.raises(InputError, match="input right: version 1 deleted or changed rows"):
+        run_pipeline(pipeline(), end=at(3))
+
+
 def test_damaged_log_is_named(pipeline, lake, write, run_pipeline):
     for side in ("left", "right"):
         write(side, [row()], ROW)

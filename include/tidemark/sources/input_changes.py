@@ -125,10 +125,14 @@ class InputChanges:
         Raises:
             MissingFilesError: Files of earlier versions were vacuumed.
         """
-        files = self.touched_files.difference(excluded_files)
-        if self.mutated_files.issubset(excluded_files):
-            return None
-        return _subtract_rows(self._read_files(self.since_version, files), self._read_files(self.table.version, files))
+        removed = self.fully_removed.difference(excluded_files)
+        parts = [self._read_files(self.since_version, removed)] if removed else []
+        # As in `read_added_rows`, the rows of a later commit are new rows, also if they are equal.
+        if not self.mutated_files <= self.fully_removed.union(excluded_files):
+            rewritten = self.touched_files - self.fully_removed.union(excluded_files)
+            later = self._read_files(self.table.version, rewritten)
+            parts.append(_subtract_rows(self._read_files(self.since_version, rewritten), later))
+        return reduce(DataFrame.unionByName, parts) if parts else None
 
     def list_replaced_files(self) -> dict[int, set[str]]:
         """Return the paths of files that the table no longer has, by the last version that has them."""
