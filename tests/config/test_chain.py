@@ -30,6 +30,7 @@ SECOND = {
     "left": {"pipeline": "orders_payments", "event_time": "left"},
     "join": {**FIRST["join"], "keys": [{"left": "left_k", "right": "k"}]},
 }
+DAYS, HOURS = ({"keys": ["k"], "window": {"tumbling": size}} for size in ("1 day", "3 hours"))
 DATASTREAM = {"dialect": "flink-datastream", "join": {**FIRST["join"], "type": "inner"}}
 
 
@@ -94,6 +95,16 @@ def test_load_pipeline_docs_example_is_valid_chain(tmp_path):
             "Flink's planner makes it a regular join",
         ),
         (
+            {"join": DAYS, "time_zone": "Europe/Berlin"},
+            {"join": {**DAYS, "keys": SECOND["join"]["keys"]}},
+            "time_zone differs from that of orders_payments (Europe/Berlin)",
+        ),
+        (
+            {"join": HOURS, "time_zone": "Europe/Berlin"},
+            {"join": {**HOURS, "keys": SECOND["join"]["keys"]}, "time_zone": "Europe/Berlin"},
+            "may end in an hour that the clocks of Europe/Berlin skip",
+        ),
+        (
             {"select": ["left_amount"]},
             {},
             "left.pipeline: orders_payments has no column left_k in its `select`. Add it",
@@ -111,6 +122,14 @@ def test_load_pipeline_unsupported_chain_is_refused_by_name(tmp_path, first, sec
         load(tmp_path, first, second)
 
     assert "\n" not in str(error.value)
+
+
+def test_load_pipeline_days_of_a_time_zone_are_windows_of_a_chain(tmp_path):
+    second = {"join": {**DAYS, "keys": SECOND["join"]["keys"]}, "time_zone": "Europe/Berlin"}
+
+    pipeline = load(tmp_path, {"join": DAYS, "time_zone": "Europe/Berlin"}, second)
+
+    assert pipeline.left.upstream.window_time_zone == "Europe/Berlin"
 
 
 @pytest.mark.parametrize(

@@ -22,14 +22,14 @@ def at(hour, minute=0):
 
 @pytest.fixture
 def run(spark, lake, pipeline, write):
-    """Write rows of each side, run four slices, and return the pipeline's settings."""
+    """Write rows of each side, run the slices up to a time, and return the pipeline's settings."""
 
-    def run(rows, per_job, end=4, **changes):
+    def run(rows, per_job, end=at(4), **changes):
         if not lake.exists():
             for side, side_rows in rows.items():
-                write(side, [(*row, 0) for row in side_rows], ROW)
+                write(side, [row if len(row) > 3 else (*row, 0) for row in side_rows], ROW)
         settings = pipeline(output=f"per_job_{per_job}", **{"left__watermark_delay": "2 minutes", **changes})
-        request = Request(end=at(end), drain=True, slices_per_job=per_job)
+        request = Request(end=end, drain=True, slices_per_job=per_job)
         list(execute(spark, create_plan(spark, settings, str(lake), request), lambda *_: None))
         return settings
 
@@ -43,7 +43,7 @@ def test_unmatched_row_is_lost_at_the_end_of_input_after_empty_slices(spark, lak
     join = {**INTERVAL, "type": "left", "time": "processing"}
     sides = {f"{side}__watermark_delay": None for side in rows} | {f"{side}__event_time": "arrived" for side in rows}
     interval = {"lower": "-5 minutes", "upper": "2 hours"}
-    settings = run(rows, per_job, end=5, dialect="flink-sql", join={**join, "interval": interval}, **sides)
+    settings = run(rows, per_job, end=at(5), dialect="flink-sql", join={**join, "interval": interval}, **sides)
 
     late = spark.read.format("delta").load(f"{lake}/{settings.output}/late")
     assert [tuple(row) for row in late.select("left.k", "reason").collect()] == [("a", "lost_at_end_of_input")]
@@ -143,3 +143,38 @@ def test_watermark_of_the_last_microsecond_of_9999_is_exact(spark, lake, run):
 
     late = spark.read.format("delta").load(f"{lake}/{settings.output}/late")
     assert [row[0] for row in late.select("right.k").collect()] in ([], ["x"])
+
+
+def test_late_row_meets_a_simultaneous_row_that_has_recorded_a_lower_watermark(spark, lake, run):
+    """The right row is on time and the left one late, so the late firing has both."""
+
+    def ms(minute):
+        return int(at(0, minute).timestamp() * 1000)
+
+    rows = {
+        "left": [("z", at(0, 5), at(0, 20), ms(5)), ("k", at(0, 5), at(0, 30), ms(15))],
+        "right": [("z", at(0, 20), at(0, 21), ms(20)), ("k", at(0, 5), at(0, 30), ms(20))],
+    }
+    changes = {f"{side}__recorded_watermark": {"column": "p", "unit": "ms"} for side in rows}
+    changes |= {f"{side}__watermark_delay": None for side in rows}
+    join = {"keys": ["k"], "window": {"tumbling": "10 minutes"}, "allowed_lateness": "1 hour"}
+    settings = run(rows, "auto", dialect="flink-datastream", join=join, **changes)
+
+    emitted = spark.read.format("delta").load(f"{lake}/{settings.output}/emissions")
+    assert [row[0] for row in emitted.select("left_k").collect()] == ["k"]
+
+
+def test_purged_window_does_not_fire_in_a_job_without_rows(spark, lake, run):
+    """The clock of the rows is behind, so that the watermark purges a window before its first processing-time timer."""
+    rows = {side: [("k", at(0, 45), at(0, 1)), ("z", at(1, 5), at(0, 2))] for side in ("left", "right")}
+    window = {"sliding": {"size": "1 hour", "slide": "20 minutes"}}
+    join = {"keys": ["k"], "window": window, "trigger": {"continuous_processing_time": "3 minutes"}}
+    changes = {f"{side}__watermark_delay": "0 seconds" for side in rows}
+    changes["slices"] = {"every": "10 minutes", "start": "2024-01-01T00:00:00Z"}
+
+    def read(per_job):
+        settings = run(rows, per_job, end=at(0, 20), dialect="flink-datastream", join=join, **changes)
+        emitted = spark.read.format("delta").load(f"{lake}/{settings.output}/emissions")
+        return sorted(map(str, emitted.select("_slice", "_pane", "_window_start", "left_k").collect()))
+
+    assert read(1) == read("auto")

@@ -149,6 +149,9 @@ class _HistoryReader:
         buffered = self._read_buffered()
         losses = [late for late in side_output if late["reason"] in _WINDOW_LOSSES]
         rejected_or_late = [late for late in side_output if late["reason"] not in _WINDOW_LOSSES]
+        if home not in view.ledger.entries and not side_output and not buffered:
+            yield "has not been read: this slice was skipped, or is before the first committed one"
+            return
         slices = [*(late["_slice"] for late in rejected_or_late), *(rows["arrived"] for rows in buffered)]
         arrived = max((view.grid.number_at(start) for start in slices), default=home)
         if arrived > home:
@@ -164,7 +167,7 @@ class _HistoryReader:
         yield from self._describe_emissions(home if arrived == home else None, buffered)
         yield from (_describe_loss(late) for late in losses)
         if not late_rows or late_rows[0]["reason"] in LATE_BUT_BUFFERED_REASONS:
-            yield self._describe_end(buffered)
+            yield self._describe_end(buffered, arrived)
 
     def _describe_emissions(self, home: int | None, buffered: Sequence[Row]) -> Iterator[str]:
         """Yield the emissions of the row, and the windows that it left.
@@ -199,7 +202,7 @@ class _HistoryReader:
         yield from (self._describe_lateness(late) for late in self._read_side_output() if late["watermark"] is not None)
         yield from self._describe_emitted()
         if buffered := self._read_buffered():
-            yield self._describe_end(buffered)
+            yield self._describe_end(buffered, entry.number)
 
     @property
     def _happened(self) -> str:
@@ -411,9 +414,13 @@ class _HistoryReader:
         start = view.grid.timestamp_column(F.col("slice"))
         return matches.select(F.unix_micros(start).alias("arrived"), "carried_from", "carried_until").collect()
 
-    def _describe_end(self, buffered: Sequence[Row]) -> str:
-        label, last = self.view.grid.label, self.view.last.number
+    def _describe_end(self, buffered: Sequence[Row], arrived: int) -> str:
+        """Describe when a row that slice `arrived` has read left the buffers."""
+        view, label, last = self.view, self.view.grid.label, self.view.last.number
+        entry = view.ledger.entry(arrived)
         if not buffered:
+            if entry and any(entry.carried) and not list_available_checkpoints(view.tables, [entry], view.grid):
+                return f"when it left the buffers is unknown: the checkpoint of slice {label(arrived)} has expired"
             return "left the buffers before the end of that slice"
         newest = max(buffered, key=lambda rows: rows["carried_from"])
         if newest["carried_until"] > last:

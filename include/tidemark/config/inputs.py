@@ -163,6 +163,8 @@ class Upstream(Settings):
     """Its dialect."""
     window: dict[str, Any] | None = None
     """Its windows; none for an interval join."""
+    window_time_zone: str | None = None
+    """Time zone of its windows, other than UTC."""
     slices: dict[str, Any] = {}
     """Its slices."""
     depth: int = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -11,9 +12,11 @@ from tidemark.config.dialect_support import TICK_MICROS, get_remedy
 from tidemark.config.inputs import PipelineInput, Upstream
 from tidemark.config.read_columns import list_read_columns
 from tidemark.config.sides import SIDES, SideName
+from tidemark.config.slices import DAY
 from tidemark.config.validation_errors import explain_validation_error
 
 if TYPE_CHECKING:
+    from tidemark.config.join import WindowSettings
     from tidemark.config.pipeline import Pipeline
 
 OUTPUT_STREAM = "output_stream"
@@ -73,6 +76,7 @@ def describe_upstream(pipeline: Pipeline) -> Upstream:
         pipeline=pipeline.name,
         dialect=pipeline.dialect,
         window=None if window is None else window.model_dump(mode="json", exclude_defaults=True),
+        window_time_zone=pipeline.window_time_zone,
         slices=pipeline.slices.model_dump(mode="json", include={"every", "start", "time_zone"}),
         depth=compute_depth(pipeline) + 1,
         selected=None if pipeline.select is None else list(pipeline.select),
@@ -191,3 +195,20 @@ def _find_upstream_problems(pipeline: Pipeline, side: SideName, upstream: Upstre
             f"join.window differs from that of {upstream.pipeline}. Flink's planner makes it a regular join, without a "
             "watermark. Use the same windows."
         )
+    window = pipeline.join.window
+    if window and own.window and upstream.window:
+        if own.window_time_zone != upstream.window_time_zone:
+            zone = upstream.window_time_zone or "UTC"
+            yield f"time_zone differs from that of {upstream.pipeline} ({zone}). Use the same for windows of windows."
+        elif own.window_time_zone and not _never_ends_in_skipped_hour(window):
+            yield (
+                f"time_zone: windows of {upstream.pipeline} may end in an hour that the clocks of "
+                f"{own.window_time_zone} skip, and their rows would be in other windows here. Use UTC, or tumbling "
+                "windows of whole days or of a part of an hour, without offset."
+            )
+
+
+def _never_ends_in_skipped_hour(window: WindowSettings) -> bool:
+    """Return True if no window with rows ends within an hour that clocks skip, after its start."""
+    size = window.tumbling
+    return bool(size and not window.offset and (size % DAY == timedelta() or timedelta(hours=1) % size == timedelta()))

@@ -244,6 +244,8 @@ class _LaneEnd:
     """Instants at which rows arrived, if both times have timers."""
     watermarks: list[int]
     """Watermark after each of these instants."""
+    has_both_times: bool
+    """True if both times have timers."""
 
 
 def _find_lane_ends(job_rows: JobRows, now: Column, *, has_both_times: bool) -> Mapping[int, _LaneEnd]:
@@ -261,6 +263,7 @@ def _find_lane_ends(job_rows: JobRows, now: Column, *, has_both_times: bool) -> 
             drain is not None and drain <= last,
             [processing_time for processing_time, _ in points],
             list(accumulate((watermark for _, watermark in points), max)),
+            has_both_times,
         )
     return ends
 
@@ -298,8 +301,8 @@ def _create_simulation(ends: Mapping[int, _LaneEnd]) -> Callable[[pa.Table], pa.
             zip(*columns, strict=True)
         ):
             operator.add_row(SimulatedRow(offset, time, watermark, now, row_slice), window_start, window_end)
-        if end.watermarks:
-            operator.advance(max(end.watermarks[-1], end.before), end.processing_time_ms)
+        if end.has_both_times:  # The rows of a job without new ones are carried: their watermark is an older one.
+            operator.advance(max([end.before, *end.watermarks[-1:]]), end.processing_time_ms)
         operator.finish(end.watermark, end.processing_time_ms, is_drained=end.is_drained)
         return _create_table(rows, operator.outcomes)
 

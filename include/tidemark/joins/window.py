@@ -201,7 +201,8 @@ class WindowJoin(Join):
     def _find_late_firings(self, entered: DataFrame, first_slice: int) -> DataFrame:
         """Return the members of late firings: a late row fires its window with all earlier rows and itself.
 
-        Rows that arrive at one position are in the order of their side, event time and content.
+        Rows that arrive at one position are in the order of their watermarks, which differ only if they are recorded,
+        then of their side, event time and content.
         """
         window = [*key_columns(entered), "window_start", "window_end"]
         is_on_time = F.col("watermark") < self.rules.fires_at(F.col("window_end"))
@@ -211,6 +212,7 @@ class WindowJoin(Join):
         order = (
             "clock",
             "tiebreak",
+            "watermark",
             own_order_in_event(self.upstream_sides),
             "side",
             "event_time",
