@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from tidemark.config import Pipeline
-from tidemark.config.candidate_version import to_candidate, to_live
+from tidemark.config.candidate_version import CANDIDATES_FOLDER, DROP_MARKER, to_live
 from tidemark.config.sides import SIDES, SideName
+from tidemark.delta.filesystem import has_file
 from tidemark.delta.pipeline_tables import PipelineTables, list_candidate_folders
 from tidemark.delta.table import DeltaTableHandle
 
@@ -71,10 +72,10 @@ def find_last_erasure_commit(tables: PipelineTables) -> int:
 
 def find_excluded_predicates(pipeline: Pipeline, lake: str) -> ExcludedPredicates:
     """Return the predicates that a pipeline's runs exclude: those of erasures from any version of the pipeline."""
-    live = to_live(pipeline)
-    candidates = list_candidate_folders(PipelineTables.from_config(live, lake))
-    versions = (live, *(to_candidate(live, name) for name in candidates), pipeline)
-    locations = {PipelineTables.from_config(version, lake) for version in versions}
+    live = PipelineTables.from_config(to_live(pipeline), lake)
+    folders = (f"{live.root}/{CANDIDATES_FOLDER}/{name}" for name in list_candidate_folders(live))
+    candidates = (PipelineTables(folder) for folder in folders if not has_file(folder, DROP_MARKER))
+    locations = {live, PipelineTables.from_config(pipeline, lake), *candidates}
     predicates = [record.predicates for tables in locations for record in list_erasures(tables)]
     return {side: tuple(sorted({where[side] for where in predicates if side in where})) for side in SIDES}
 
