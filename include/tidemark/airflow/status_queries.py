@@ -287,9 +287,9 @@ def vacuum_tables(pipeline: Pipeline, lake: str) -> str:
         "uncommitted file": removed.uncommitted_files,
         "replaced file": removed.replaced_files,
         "log file": removed.log_files,
-        "file of Data Docs": removed.data_docs,
+        "Data Docs file": removed.data_docs,
     }
-    parts = ", ".join(format_count(len(of_kind.files), name) for name, of_kind in files.items())
+    parts = ", ".join(format_count(len(removed_files.files), noun) for noun, removed_files in files.items())
     return f"{pipeline.name}: removed {parts}"
 
 

@@ -61,7 +61,7 @@ def vacuum(
         require_confirmation(f"Files of {names} will be removed; --dry-run shows which.", is_confirmed=yes)
     spark = create_lazy_session(partial(get_spark_session, "tidemark tables vacuum", cluster=loaded[0].cluster))
     with show_activity("looking for files" if dry_run else "removing files"):
-        results = [vacuum_tables(each, root, span, spark=spark, dry_run=dry_run) for each in loaded]
+        results = [vacuum_tables(pipeline, root, span, spark=spark, dry_run=dry_run) for pipeline in loaded]
     print_result([result.to_dict() for result in results], lambda: Group(*map(render_vacuum, results)), soft_wrap=True)
 
 

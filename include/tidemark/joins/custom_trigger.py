@@ -301,7 +301,7 @@ def _create_simulation(ends: Mapping[int, _LaneEnd]) -> Callable[[pa.Table], pa.
             zip(*columns, strict=True)
         ):
             operator.add_row(SimulatedRow(offset, time, watermark, now, row_slice), window_start, window_end)
-        if end.has_both_times:  # The rows of a job without new ones are carried: their watermark is an older one.
+        if end.has_both_times:  # Without new rows, the operator has only the watermarks at which carried rows arrived.
             operator.advance(max([end.before, *end.watermarks[-1:]]), end.processing_time_ms)
         operator.finish(end.watermark, end.processing_time_ms, is_drained=end.is_drained)
         return _create_table(rows, operator.outcomes)
