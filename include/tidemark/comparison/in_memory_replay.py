@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -28,24 +27,23 @@ from tidemark.watermarks.buckets import TARGET_BUCKETS, Buckets
 from tidemark.watermarks.values import Watermarks
 
 Inputs = tuple[StoredInput, StoredInput]
-NO_ENTRIES: Mapping[int, Entry] = MappingProxyType({})
 
 
 def replay_slices(
-    pipeline: Pipeline, inputs: Inputs, slices: range, *, drain: bool, committed: Mapping[int, Entry] = NO_ENTRIES
+    pipeline: Pipeline, inputs: Inputs, slices: range, *, drain: bool, committed: Collection[Entry] = ()
 ) -> ReplayResult:
     """Replay slices from empty state.
 
     Args:
         inputs: May have been opened for a pipeline with other settings.
         drain: True if the inputs end after the last slice.
-        committed: Committed slices by number, for `repeat_drains`.
+        committed: Committed slices, for `repeat_drains`.
     """
     grid, inputs = Grid.from_config(pipeline.slices), apply_config(inputs, pipeline)
     rows = read_input_slices(inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED)).withColumn("lane", F.lit(0))
     join = create_join(pipeline, rows.sparkSession, get_schemas(inputs))
     lane = create_lane(pipeline, Watermarks(), slices[-1] if drain else None, get_query_trace(inputs))
-    lane = repeat_drains(lane, committed.values())
+    lane = repeat_drains(lane, committed)
     return replay(rows, None, [lane], join, Buckets.create(grid, slices, join.buckets_per_slice))
 
 
@@ -55,7 +53,7 @@ def replay_variants(
     slices: range,
     *,
     drain: bool,
-    committed: Mapping[int, Entry] = NO_ENTRIES,
+    committed: Collection[Entry] = (),
     transform: Callable[[DataFrame], DataFrame] = lambda rows: rows,
 ) -> ReplayResult:
     """Replay slices from empty state under many settings, each as a lane of one job.
@@ -64,7 +62,7 @@ def replay_variants(
 
     Args:
         pipelines: May differ in delays, lateness and bounds only.
-        committed: Committed slices by number, for `repeat_drains`.
+        committed: Committed slices, for `repeat_drains`.
         transform: May replace the contents of `left` and `right` of the input rows.
     """
     first = pipelines[0]
@@ -83,7 +81,7 @@ def replay_variants(
     last = slices[-1] if drain else None
     trace = get_query_trace(inputs)
     lanes = [create_lane(pipeline, Watermarks(), last, trace) for pipeline in pipelines]
-    lanes = [repeat_drains(lane, committed.values()) for lane in lanes]
+    lanes = [repeat_drains(lane, committed) for lane in lanes]
     return replay(rows, None, lanes, join, Buckets.create(grid, slices, per_slice))
 
 

@@ -38,7 +38,7 @@ def replay_emissions(view: CommittedView, changes: SettingChanges) -> DataFrame:
     """Replay a view's slices from empty state under other settings; return emissions in the form of the table."""
     pipeline = with_overrides(view.pipeline, changes)
     result = replay_slices(
-        pipeline, view.inputs, _committed_range(view), drain=view.last.drained, committed=view.ledger.entries
+        pipeline, view.inputs, _committed_range(view), drain=view.last.drained, committed=view.ledger.entries.values()
     )
     return select_emissions(result.joined, pipeline, view.grid)
 
@@ -253,7 +253,7 @@ def _replay_candidates(
         view.inputs,
         slices,
         drain=view.last.drained,
-        committed=view.ledger.entries,
+        committed=view.ledger.entries.values(),
         transform=hasher.reduce_inputs,
     )
     emitted = select_emissions(add_lane(result.joined), pipelines[0], view.grid)

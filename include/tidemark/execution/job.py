@@ -199,12 +199,15 @@ def _tune(spark: SparkSession, *, is_tiny: bool) -> AbstractContextManager[objec
 
 
 def _require_wider_types(spec: JobSpec, staged: StagedRun) -> None:
-    """Check that the staged rows and those of the tables have a common type, before they are read together.
+    """Check that the staged rows and those of the tables have a common type, if the job reads them together.
 
     Raises:
         UserError: The new type of a column cannot represent all values in the table.
     """
-    for files in staged.tables.values() if spec.ledger.entries else ():
+    reruns_slices = any(map(spec.ledger.entry, spec.slices))
+    if not (reruns_slices or any(expectation.per == "day" for expectation in spec.plan.pipeline.quality)):
+        return
+    for files in staged.tables.values():
         if log := DeltaTableHandle.open(files.table):
             require_wider_types(log.path, log.schema, files.schema)
 

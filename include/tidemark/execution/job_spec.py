@@ -14,7 +14,6 @@ from tidemark.quality.results import SliceFailures
 from tidemark.quality.waivers import Waivers, read_waivers
 from tidemark.tables.run_files import StagedRun, create_run_name
 from tidemark.watermarks.lanes import Lane
-from tidemark.watermarks.micro_batch_lane import MicroBatchLane
 from tidemark.watermarks.values import Watermarks
 
 MAX_TINY_JOB_ROWS = 20_000
@@ -22,12 +21,7 @@ MAX_TINY_JOB_ROWS = 20_000
 
 
 def repeat_drains(lane: Lane, entries: Iterable[Entry]) -> Lane:
-    """Return a lane in which a Spark query ends after the slices after which it has ended before.
-
-    Flink's dialects need none of this: `Entry.drained` is true of the last slice only.
-    """
-    if not isinstance(lane, MicroBatchLane):
-        return lane
+    """Return a lane in which a Spark query ends after the slices after which it has ended before."""
     return lane.with_earlier_drains({entry.number: entry.watermarks for entry in entries})
 
 

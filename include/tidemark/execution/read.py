@@ -8,9 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.delta.table import CommitConflictError
-from tidemark.errors import LedgerConflictError
 from tidemark.execution.job_spec import JobSpec
-from tidemark.ledger.checkpoint_files import list_available_checkpoints, read_buffered_rows, to_replay_rows
+from tidemark.ledger.checkpoint_files import read_buffered_rows, to_replay_rows
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.staleness import compute_consumed_versions, list_read_ranges
 from tidemark.sources.late_arrivals import require_unchanged
@@ -70,13 +69,8 @@ def _read_carried_rows(spark: SparkSession, spec: JobSpec, predecessor: Entry) -
     """Read the rows carried by a slice, from the staged files of an uncommitted run or from the table `checkpoint`."""
     plan, number = spec.plan, predecessor.number
     if (staged := spec.uncommitted_runs.get(predecessor.run)) is None:
-        if any(predecessor.carried) and not list_available_checkpoints(plan.tables, [predecessor], plan.grid):
-            raise LedgerConflictError(
-                f"the checkpoint before slice {plan.grid.label(spec.slices[0])} of {plan.tables.root} was removed in "
-                "the meantime. Run the same command again."
-            )
         try:
-            return read_buffered_rows(spark, plan.tables, number, plan.grid, predecessor.run)
+            return read_buffered_rows(spark, plan.tables, number, plan.grid, predecessor)
         except CommitConflictError:
             raise spec.ledger.create_conflict_error(spec.slices[0]) from None
     rows = filter_slices(staged.tables["checkpoint"].read(spark), "checkpoint", plan.grid, number, number + 1)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.staging import read_files
 from tidemark.delta.table import CommitConflictError, DeltaTableHandle
-from tidemark.errors import InputError
+from tidemark.errors import InputError, LedgerConflictError
 from tidemark.joins.base import Join
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.state_fingerprint import ROW_HASH, carried_hash
@@ -46,7 +46,7 @@ def with_slice_numbers(stored: DataFrame, grid: Grid) -> DataFrame:
 
 
 def read_buffered_rows(
-    spark: SparkSession, tables: PipelineTables, number: int, grid: Grid, run: str | None = None
+    spark: SparkSession, tables: PipelineTables, number: int, grid: Grid, expected: Entry | None = None
 ) -> DataFrame:
     """Read the rows in the buffers at the end of a committed slice, as a replay reads them.
 
@@ -55,11 +55,12 @@ def read_buffered_rows(
         tables: The pipeline's tables.
         number: The slice.
         grid: The grid of slices.
-        run: Expected run of the slice.
+        expected: Entry of the slice, if the checkpoint must be of its run.
 
     Raises:
         InputError: The checkpoint table does not exist.
-        CommitConflictError: The table has rows of another run than `run`.
+        CommitConflictError: The table has rows of another run.
+        LedgerConflictError: The slice carries rows, and its checkpoint was removed.
     """
     log = DeltaTableHandle.open(tables.checkpoint)
     if log is None:
@@ -70,8 +71,13 @@ def read_buffered_rows(
     for path, span in list_slices_by_file(log, "checkpoint", grid).items():
         if span is None or number in span:
             paths.append(path)
-            if run is not None and span is not None and parse_run(path) != run:
+            if expected and span is not None and parse_run(path) != expected.run:
                 raise CommitConflictError
+    if expected and any(expected.carried) and not paths:
+        raise LedgerConflictError(
+            f"the checkpoint before slice {grid.label(number + 1)} of {tables.root} was removed in the meantime. Run "
+            "the same command again."
+        )
     rows = read_files(spark, log.path, log.schema, paths)
     return to_replay_rows(filter_slices(rows, "checkpoint", grid, number, number + 1), grid)
 

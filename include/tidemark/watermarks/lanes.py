@@ -96,6 +96,16 @@ class Lane:
     is_determined_by_position: ClassVar[bool] = True
     """True if a row's position and the earlier increments determine the watermark at its arrival."""
 
+    def with_earlier_drains(self, watermarks: Mapping[int, Watermarks]) -> Self:  # noqa: ARG002
+        """Return the lane for slices that have run before, after some of which the input may have ended.
+
+        Only a Spark query can continue then. In Flink's dialects, `drain` is enough.
+
+        Args:
+            watermarks: Watermarks at the end of these slices.
+        """
+        return self
+
     @classmethod
     def refine_buckets(cls, lanes: Sequence[Self], buckets: Buckets) -> Buckets:  # noqa: ARG003
         """Return buckets in which the greatest event times determine the watermarks of these lanes."""

@@ -60,12 +60,9 @@ class MicroBatchLane(Lane):
         combine = min if self.policy == "min" else max
         return max(watermarks.batch or 0, combine(by_side, default=0))
 
+    @override
     def with_earlier_drains(self, watermarks: Mapping[int, Watermarks]) -> Self:
-        """Return the lane with a no-data batch at the end of the slices after which an earlier run had none to run.
-
-        Args:
-            watermarks: Watermarks at the end of slices that have run before.
-        """
+        # After the last batch of a query that has ended, no batch would use a newer watermark.
         drains = (number for number, end in watermarks.items() if end.batch == self.next_watermark(end))
         return replace(self, earlier_drains=frozenset(drains))
 
