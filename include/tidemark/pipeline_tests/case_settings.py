@@ -109,6 +109,8 @@ class CaseSettings(Settings):
     def _check_expected(self) -> Self:
         if self.expect is not None and self.error is not None:
             raise ValueError("has both expect and error. Remove one of them.")
+        if self.expect is None and self.error is None:
+            raise ValueError("has neither expect nor error. Write expect, for example expect: {emissions: []}.")
         if self.is_by_time and any(entry.slice for entry in self.given):
             raise ValueError("given: a slice is an entry of a list. Write given as a list.")
         return self
