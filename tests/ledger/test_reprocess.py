@@ -4,6 +4,8 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.errors import InputError, SliceOrderError
@@ -181,7 +183,14 @@ def test_input_with_deleted_rows_requires_reprocess(
     settings = pipeline()
     append_inputs(*create_hourly_rows(6))
     run_hours(settings, 5)
+    files_before = set(DeltaTableHandle.open(f"{lake}/right").files["path"])
     spark.sql(f"DELETE FROM delta.`{lake}/right` WHERE v = 121")
+    [replaced] = files_before - set(DeltaTableHandle.open(f"{lake}/right").files["path"])
+    content = (lake / "right" / replaced).read_bytes()
+    (lake / "right" / replaced).write_bytes(b"damaged")
+    with pytest.raises((PySparkException, Py4JJavaError), match="FAILED_READ_FILE"):  # which rows are gone is unknown
+        plan_and_run(settings, end=at(6))
+    (lake / "right" / replaced).write_bytes(content)
     message = "input right: version 1 deleted or changed rows that slices from 2024-01-01T02:00Z on"
     with pytest.raises(
         InputError, match=f"{message} have read. Run tidemark reprocess .*yaml --from 2024-01-01T02:00Z"

@@ -41,6 +41,7 @@ from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import get_query_trace, get_schemas, read_input_slices
 from tidemark.spark.lazy_session import resolve_session
 from tidemark.spark.materialization import materialize
+from tidemark.spark.missing_files import is_missing_file_error
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.values import Watermarks
@@ -207,7 +208,7 @@ def _explain_missing_version(checkpoint: CheckpointRef, job: list[Entry]) -> Ite
             warnings.filterwarnings("ignore", "toPandas attempted Arrow optimization")
             yield
     except (PySparkException, Py4JJavaError) as error:
-        if not any(phrase in str(error) for phrase in _MISSING_FILE_PHRASES):
+        if not is_missing_file_error(error):
             raise
         left, right = job[0].versions
         label = checkpoint.grid.label
@@ -221,13 +222,3 @@ def _explain_missing_version(checkpoint: CheckpointRef, job: list[Entry]) -> Ite
             f"version {left} of {checkpoint.pipeline.left.table} or {right} of {checkpoint.pipeline.right.table}, "
             f"which slice {label(job[0].number)} has read, is gone (VACUUM, or an expired log). {advice}"
         ) from None
-
-
-_MISSING_FILE_PHRASES = (
-    "PATH_NOT_FOUND",
-    "FILE_NOT_EXIST",
-    "FILE_NOT_FOUND",
-    "FileNotFoundException",
-    "DELTA_VERSION_NOT_FOUND",
-    "Cannot time travel",
-)

@@ -24,6 +24,7 @@ from tidemark.sources.file_pruning import FileStatistics, read_substitute_ranges
 from tidemark.sources.file_time_ranges import FileTimeRange, read_time_ranges
 from tidemark.sources.input_changes import InputChanges
 from tidemark.sources.normalization import Side
+from tidemark.spark.missing_files import is_missing_file_error
 from tidemark.timegrid.slices import Grid
 
 _MILLISECOND = 1000
@@ -373,5 +374,9 @@ class ChangeDetector:
             if not totals["rows"]:
                 return None
             return grid.number_at(totals["oldest"]) if totals["oldest"] is not None else 0
-        except (PySparkException, Py4JJavaError, MissingFilesError):  # VACUUM has removed the earlier files
+        except MissingFilesError:  # VACUUM has removed the earlier files
+            return 0
+        except (PySparkException, Py4JJavaError) as error:
+            if not is_missing_file_error(error):
+                raise
             return 0
