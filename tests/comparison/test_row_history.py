@@ -93,7 +93,9 @@ def test_explain_rows_describes_each_outcome(spark, lake, write, settings, tmp_p
         explain_rows(spark, settings, str(lake), "left", {"happend": "1"})
     with pytest.raises(UserError, match="--left id=99: input left has no such row"):
         explain_rows(spark, settings, str(lake), "left", {"id": "99"})
-    write("left", [row(20, 300, 300)], ROW)
+    write("left", [row(20, 300, 300), row(21, 100, 101)], ROW)
+    assert steps("left", 21)[1:] == ["has not been read: it was added to the input after that slice had read it"]
+    assert steps("left", 4)[1].startswith("on time by")
     with pytest.raises(UserError, match="--left k=a: more than 5 rows match"):
         explain_rows(spark, settings, str(lake), "left", {"k": "a"})
 

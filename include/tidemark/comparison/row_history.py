@@ -9,6 +9,8 @@ from datetime import timedelta
 from functools import reduce
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
@@ -17,6 +19,7 @@ from tidemark.comparison.row_lookup import RowValues, find_rows, hash_row
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_duration, format_instant, format_micros, to_micros
 from tidemark.delta.table_reader import read_newest
+from tidemark.errors import MissingFilesError
 from tidemark.execution.job_spec import is_tiny_job, repeat_drains
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, add_exact_watermarks, replay
 from tidemark.formatting import ToDict, quote_identifier
@@ -28,11 +31,12 @@ from tidemark.ledger.checkpoint_files import list_available_checkpoints, read_bu
 from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.row_content import content_hash
-from tidemark.ledger.staleness import NOTHING_CONSUMED
+from tidemark.ledger.staleness import NOTHING_CONSUMED, compute_consumed_versions
 from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN
 from tidemark.sources.stored_input import get_query_trace, get_schemas, read_input_slices
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.expression_sandbox import parse_user_expression
+from tidemark.spark.missing_files import is_missing_file_error
 from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.timegrid.time_columns import to_plain_row
 from tidemark.watermarks.buckets import Buckets
@@ -152,6 +156,9 @@ class _HistoryReader:
         if home not in view.ledger.entries and not side_output and not buffered:
             yield "has not been read: this slice was skipped, or is before the first committed one"
             return
+        if not side_output and not buffered and self._is_unread(home):
+            yield "has not been read: it was added to the input after that slice had read it"
+            return
         slices = [*(late["_slice"] for late in rejected_or_late), *(rows["arrived"] for rows in buffered)]
         arrived = max((view.grid.number_at(start) for start in slices), default=home)
         if arrived > home:
@@ -168,6 +175,28 @@ class _HistoryReader:
         yield from (_describe_loss(late) for late in losses)
         if not late_rows or late_rows[0]["reason"] in LATE_BUT_BUFFERED_REASONS:
             yield self._describe_end(buffered, arrived)
+
+    def _is_unread(self, home: int) -> bool:
+        """Return True if the row, and all rows equal to it, were added to the input after slice `home` had read it."""
+        view, index = self.view, SIDES.index(self.side)
+        source = view.inputs[index]
+        consumed = compute_consumed_versions(view.ledger.entries.values(), index)
+        if consumed.get_version(home) == source.table.version:
+            return False
+        try:
+            late_arriving = source.changes.read_late_arriving_rows(view.grid, view.end, consumed)
+            unread = sum(self._select_equal(rows).count() for rows in late_arriving)
+        except (PySparkException, Py4JJavaError, MissingFilesError) as error:  # VACUUM has removed earlier files
+            if not (isinstance(error, MissingFilesError) or is_missing_file_error(error)):
+                raise
+            return False
+        return unread > 0 and unread >= self._select_equal(source.table.read()).count()
+
+    def _select_equal(self, table: DataFrame) -> DataFrame:
+        """Select the rows of the input that equal the row."""
+        side = self.view.inputs[SIDES.index(self.side)].side
+        rows = side.normalize_all(table, self.view.grid, self.view.grid.start)
+        return rows.where(content_hash(rows, [self.side]) == self.row["_hash"])
 
     def _describe_emissions(self, home: int | None, buffered: Sequence[Row]) -> Iterator[str]:
         """Yield the emissions of the row, and the windows that it left.
