@@ -141,6 +141,28 @@ TABLE_PROPERTIES = "'delta.enableTypeWidening' = 'true', 'delta.feature.timestam
 COLUMNS = "n int, small tinyint, whole int, counted smallint, single float, amount decimal(5, 2), day date"
 
 
+def test_reprocess_after_wider_types_continues_a_slice_that_was_reprocessed_before(
+    spark, lake, pipeline, write, run_until
+):
+    """The checkpoint of the other slices is then one file, whose statistics also cover the slice between them."""
+
+    def reprocess(hour):
+        request = Request(start=at(hour, 0), end=at(hour + 1, 0), reprocess=True)
+        plan = create_plan(spark, settings, str(lake), request)
+        return [list(result.slices) for result in execute(spark, plan, lambda *_: None)]
+
+    for side in ("left", "right"):
+        write(side, [("a", hour, at(hour, 50), at(hour, 50)) for hour in range(5)], f"k string, v int, {TIMES}")
+    settings = pipeline()
+    run_until(settings, 4)
+    assert reprocess(1) == [[1]]
+    spark.sql(f"ALTER TABLE delta.`{lake}/left` SET TBLPROPERTIES ({TABLE_PROPERTIES})")
+    spark.sql(f"ALTER TABLE delta.`{lake}/left` ALTER COLUMN v TYPE bigint")
+    run_until(settings, 5)
+
+    assert reprocess(2)[0] == [2]
+
+
 def test_widened_input_types_are_adopted_in_all_tables(spark, lake, pipeline, write, run_until):
     """Also test a changed row that no slice had read, and other readers of the widened tables."""
     schema = f"{COLUMNS}, s struct<a: int>, l array<int>, {TIMES}"
