@@ -201,8 +201,25 @@ def test_cascade_stops_at_unchanged_state():
     rerun += [replace(create_entry(n, commit=2)) for n in (3, 4)]
     for before, after in zip(range(3), range(1, 4), strict=True):
         rerun[after] = replace(rerun[after], carried_in_fingerprint=rerun[before].fingerprint)
-    assert count_slices_until_valid(committed, rerun) == 3
-    assert count_slices_until_valid(committed, rerun[:2]) == 2
+    assert count_slices_until_valid(committed, rerun, first_stale=1) == 3
+    assert count_slices_until_valid(committed, rerun[:2], first_stale=1) == 2
+
+
+def test_cascade_that_rebuilds_a_checkpoint_reaches_its_first_stale_slice():
+    committed = create_ledger(*(create_entry(n, late_arriving=0) for n in range(6)))
+    rebuilt = [create_entry(n, commit=2) for n in range(1, 5)]
+    assert count_slices_until_valid(committed, rebuilt, first_stale=3) == 3
+
+
+def test_slices_that_ran_between_promotion_and_rollback_are_stale():
+    committed = create_ledger(
+        create_entry(0, late_arriving=0), create_entry(1), create_entry(2, commit=3), create_entry(3, commit=5)
+    )
+    assert find_stale_slices(committed) == {}
+
+    rolled_back = replace(committed, rollbacks={4: frozenset({0, 1})})
+    assert find_stale_slices(rolled_back) == {2: "rollback"}
+    assert find_stale_slices(rolled_back.with_entries([create_entry(2, commit=6)])) == {}
 
 
 def test_slices_to_reprocess_shrink_when_rerun():

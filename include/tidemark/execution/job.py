@@ -82,6 +82,8 @@ def run_job(
     uncommitted_runs: Mapping[str, StagedRun],
     progress: Progress,
     rejected: SliceFailures = (),
+    *,
+    is_cascade: bool = False,
 ) -> JobResult:
     """Run a range of slices as one Spark job that continues the ledger. If the gate rejects a slice, stop before it.
 
@@ -89,12 +91,14 @@ def run_job(
         ledger: Committed slices, and slices of earlier jobs that are not committed yet.
         uncommitted_runs: Runs of earlier jobs whose files may not be in the tables yet, by name.
         rejected: Failures of the slices after these, which were rejected before the join.
+        is_cascade: As in `JobSpec`.
 
     Raises:
         CheckFailedError: No slice may be published.
         InputError: Rows that earlier slices have read were deleted or changed.
     """
-    start_time, spec = time.monotonic(), JobSpec.create(plan, ledger, slices, uncommitted_runs, rejected)
+    start_time = time.monotonic()
+    spec = JobSpec.create(plan, ledger, slices, uncommitted_runs, rejected, is_cascade=is_cascade)
     progress("reading")
     with ExitStack() as resources:
         first_slice = plan.grid.label(slices[0])
@@ -103,6 +107,8 @@ def run_job(
         tuning.enter_context(_tune(spark, is_tiny=spec.is_expected_tiny))
         job_input = read_job_input(spark, spec)
         input_result = validate_job_inputs(spec, job_input.rows)
+        if is_cascade and 0 < (count := input_result.publishable_count) < len(slices):
+            return run_job(spark, plan, ledger, slices[:count], uncommitted_runs, progress, is_cascade=True)
         if rejection := reject_failed_slices(spec, input_result):
             count = input_result.publishable_count
             rejected = (*input_result.failures_by_slice[count:], *rejected)

@@ -53,6 +53,9 @@ class JobSpec:
     """Adopted slices, whose output is not published, with `Entry.adopted_from`."""
     rejected: SliceFailures
     """Failures of the slices after the job's, which were rejected before the join."""
+    is_cascade: bool
+    """True if the job runs slices because they are, or may become, stale. If one of them fails, the job ends before it:
+    it may turn out that the slice need not run. Otherwise it is the first slice of the next job, which rejects it."""
 
     @classmethod
     def create(
@@ -62,6 +65,8 @@ class JobSpec:
         slices: range,
         uncommitted_runs: Mapping[str, StagedRun],
         rejected: SliceFailures = (),
+        *,
+        is_cascade: bool = False,
     ) -> JobSpec:
         """Define the job that runs these slices of a plan. Reads the waivers."""
         first, commit = slices[0], plan.next_commit_number(ledger)
@@ -84,6 +89,7 @@ class JobSpec:
             waivers=read_waivers(plan.tables, plan.grid, attempts),
             adopted_from=list_adopted_slices(ledger.entries, slices),
             rejected=rejected,
+            is_cascade=is_cascade,
         )
 
     @property

@@ -71,6 +71,10 @@ def apply_quality_gate(
     rows = collect_output_rows(spec, written, accounting, metric_details)
     output_result = validate_output(accounting.invariants, rows, plan.pipeline, tables, spec.run, spec.waivers)
     result = input_result.merge(output_result)
+    if spec.is_cascade and (count := result.publishable_count):
+        result = result.select_slices(0, count)
+        notify_receivers(spec, result)
+        return GateDecision(count, result, None)
     notify_receivers(spec, result)
     if not result.blocking_failures:
         return GateDecision(len(spec.slices), result, None)

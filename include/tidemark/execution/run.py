@@ -140,13 +140,21 @@ class _PlanExecution:
 
     def run(self, slices: range) -> JobResult:
         """Run a job without committing it. A job of stale slices ends where the next committed slice is valid again."""
-        is_cascade = bool(self.stale_slices.intersection(slices)) and slices not in self.plan.jobs
+        stale_slices = set() if slices in self.plan.jobs else self.stale_slices.intersection(slices)
         staged_runs = [result.staged for result in self.uncommitted] + ([self.last_run] if self.last_run else [])
         runs_by_name = {staged.run: staged for staged in staged_runs}
-        result = run_job(self.spark, self.plan, self.ledger, slices, runs_by_name, partial(self.progress, slices))
+        result = run_job(
+            self.spark,
+            self.plan,
+            self.ledger,
+            slices,
+            runs_by_name,
+            partial(self.progress, slices),
+            is_cascade=bool(stale_slices),
+        )
         self.last_run = result.staged
-        if is_cascade:
-            result = result.truncate(count_slices_until_valid(self.ledger, result.entries))
+        if stale_slices:
+            result = result.truncate(count_slices_until_valid(self.ledger, result.entries, min(stale_slices)))
         self.uncommitted.append(result)
         self.ledger = self.ledger.with_entries(result.entries)
         later_stale = _find_readable_stale(self.plan, self.ledger, after=result.slices[-1])

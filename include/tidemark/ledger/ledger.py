@@ -6,6 +6,8 @@ top of the last commit (optimistic concurrency).
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -24,6 +26,7 @@ from tidemark.ledger.config_fingerprint import parse_settings
 from tidemark.ledger.entry import Entry, parse_entry
 from tidemark.ledger.ledger_table import (
     COMPACT_EVERY,
+    ROLLED_BACK,
     SCHEMA,
     iterate_rows,
     read_attempts,
@@ -54,6 +57,8 @@ class Ledger:
     """All committed runs of all attempts."""
     last_commit: int
     """Number of the last commit; 0 before the first."""
+    rollbacks: Mapping[int, Collection[int]] = field(default_factory=dict)
+    """Slices that each rollback to an earlier version restored, by the number of its commit."""
 
     @classmethod
     def from_pipeline(cls, pipeline: Pipeline, lake: str, *, applies_commits: bool = True) -> Ledger:
@@ -131,7 +136,7 @@ class Ledger:
         rows = stored.drop_duplicates("number", keep="last").reset_index(drop=True)
         entries = {int(row["number"]): parse_entry(row) for row in iterate_rows(rows, rows.columns)}
         last_commit = int(stored["commit"].max()) if len(stored) else 0
-        return cls(tables, grid, rows, entries, frozenset(stored["run"]), last_commit)
+        return cls(tables, grid, rows, entries, frozenset(stored["run"]), last_commit, _find_rollbacks(stored))
 
     @property
     def last(self) -> Entry | None:
@@ -326,3 +331,13 @@ def _require_added_files(tables: PipelineTables, changes: TableChanges) -> None:
 def count_ended_slices(grid: Grid, slices: Slices, now: datetime) -> int:
     """Count the slices of a pipeline that have ended by an instant; 0 or less before the end of the first one."""
     return grid.number_at(to_micros(min(now, slices.end) if slices.end else now))
+
+
+def _find_rollbacks(stored: pd.DataFrame) -> dict[int, set[int]]:
+    """Return the slices that each rollback restored, by the number of its commit."""
+    rollbacks = defaultdict[int, set[int]](set)
+    records = stored[["commit", "number", "promotion"]].dropna() if "promotion" in stored else stored.iloc[:0]
+    for commit, number, record in records.itertuples(index=False):
+        if ROLLED_BACK in json.loads(record):
+            rollbacks[int(commit)].add(int(number))
+    return dict(rollbacks)

@@ -99,6 +99,9 @@ SCHEMA = pa.schema(
 """The ledger's columns. The first row of a commit also has the tables' versions before it (`table_versions_before`),
 the files that it adds (`added_files`), and the files that it removes by path (`removed_files`)."""
 
+PROMOTED, ROLLED_BACK = "promoted", "rolled_back"
+"""Keys of the JSON in column `promotion`: the name of the candidate that the commit promoted, or rolled back."""
+
 
 def read_newest_row(tables: PipelineTables, slice_: datetime) -> dict[str, Any]:
     """Read the newest stored row of a committed slice, without its files."""

@@ -12,9 +12,8 @@ from typing import Literal
 from tidemark.ledger.config_fingerprint import remove_later_restarts
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.ledger import Ledger
-from tidemark.timegrid.slices import Grid
 
-StaleReason = Literal["changed state", "late-arriving rows reprocessed", "changed settings"]
+StaleReason = Literal["changed state", "late-arriving rows reprocessed", "changed settings", "rollback"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def find_stale_slices(ledger: Ledger, after: int = -1) -> dict[int, StaleReason]
             newer.pop()
         before = ledger.entry(number - 1)
         newest = newer[-1].number if newer else None
-        if number > after and (why := _why_stale(ledger.grid, before, entry, newest)):
+        if number > after and (why := _why_stale(ledger, before, entry, newest)):
             reasons[number] = why
         newer.append(entry)
     return reasons
@@ -172,20 +171,24 @@ def find_restorable_start(
     return first
 
 
-def count_slices_until_valid(ledger: Ledger, entries: Sequence[Entry]) -> int:
-    """Count the slices that a job that reruns stale slices has to commit, until the next committed one is not stale."""
-    committed = dict(ledger.entries)
+def count_slices_until_valid(ledger: Ledger, entries: Sequence[Entry], first_stale: int) -> int:
+    """Count the slices that a job that reruns stale slices has to commit, until the next committed one is not stale.
+
+    Args:
+        ledger: The ledger before the job.
+        entries: Slices of the job.
+        first_stale: The first stale slice of the job, which may begin before it to rebuild a checkpoint.
+    """
     for count, entry in enumerate(entries[:-1], start=1):
-        committed[entry.number] = entry
-        following = committed.get(entry.number + 1)
-        if following and _why_stale(ledger.grid, entry, following, entry.number) is None:
+        following = ledger.entry(entry.number + 1)
+        if entry.number >= first_stale and following and _why_stale(ledger, entry, following, entry.number) is None:
             return count
     return len(entries)
 
 
-def _why_stale(grid: Grid, before: Entry | None, entry: Entry, newer: int | None) -> StaleReason | None:
+def _why_stale(ledger: Ledger, before: Entry | None, entry: Entry, newer: int | None) -> StaleReason | None:
     """Return why a slice is stale; `newer` is the nearest earlier slice that was committed after it."""
-    if before and before.settings != remove_later_restarts(entry.settings, grid, before.number):
+    if before and before.settings != remove_later_restarts(entry.settings, ledger.grid, before.number):
         return "changed settings"
     if before and before.fingerprint != entry.carried_in_fingerprint:
         return "changed state"
@@ -196,6 +199,9 @@ def _why_stale(grid: Grid, before: Entry | None, entry: Entry, newer: int | None
         and entry.late_arriving_from <= newer
     ):
         return "late-arriving rows reprocessed"
+    if any(commit > entry.commit and entry.number not in slices for commit, slices in ledger.rollbacks.items()):
+        # Its job has read the input versions and late-arriving rows that were new after the other version.
+        return "rollback"
     return None
 
 

@@ -30,7 +30,7 @@ from tidemark.ledger.config_fingerprint import find_slices_with_other_settings, 
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.erasure_records import find_last_erasure_commit, list_erasures, predicates_from_json
 from tidemark.ledger.ledger import Ledger
-from tidemark.ledger.ledger_table import read_attempts, read_newest_rows
+from tidemark.ledger.ledger_table import PROMOTED, ROLLED_BACK, read_attempts, read_newest_rows
 from tidemark.ledger.staleness import find_stale_slices
 from tidemark.ledger.transaction import LedgerTransaction
 from tidemark.tables.run_files import FOLDER, StagedRun, parse_run
@@ -89,7 +89,7 @@ def promote(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user:
     later = live.last_commit + 1 - candidate.last_commit
     original_commits = {number: entry.commit + later for number, entry in candidate.entries.items()}
     rows = read_newest_rows(candidate.tables)
-    record = {"promoted": name, "user": user}
+    record = {PROMOTED: name, "user": user}
     if Ledger.read_without_sync(candidate.tables, candidate.grid).last_commit != candidate.last_commit:
         raise LedgerConflictError(f"slices of candidate {name} were committed meanwhile. Run the same command again.")
     return _commit_promotion(spark, pipeline, live, rows, original_commits, staged, record)
@@ -126,7 +126,7 @@ def rollback(spark: SparkSession, pipeline: Pipeline, lake: str, name: str, user
     staged = {table: part for table in LEDGER_MANAGED_TABLES if (part := _restore_files(live, table, promoted, name))}
     original_commits = {number: entry.commit for number, entry in earlier.entries.items()}
     rows = read_newest_rows(live.tables, ds.field("commit") < promoted)
-    record = {"rolled_back": name, "user": user}
+    record = {ROLLED_BACK: name, "user": user}
     return _commit_promotion(spark, pipeline, live, rows, original_commits, staged, record)
 
 
@@ -188,8 +188,8 @@ def _find_promotion(stored: pd.DataFrame, name: str) -> int | None:
     records = stored[["commit", "promotion"]].dropna().drop_duplicates().sort_values("commit")
     for commit, record_json in records.itertuples(index=False):
         record = json.loads(record_json)
-        if "promoted" in record:
-            standing.append((record["promoted"], int(commit)))
+        if PROMOTED in record:
+            standing.append((record[PROMOTED], int(commit)))
         else:
             standing.pop()
     if standing and standing[-1][0] != name and name in dict(standing):
