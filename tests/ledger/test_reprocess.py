@@ -8,12 +8,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from tidemark.delta.table import DeltaTableHandle
-from tidemark.errors import InputError, SliceOrderError
+from tidemark.errors import CheckFailedError, InputError, SliceOrderError
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.deleted_inputs import find_deleted_inputs
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
+from tidemark.quality.pending_rejections import list_pending_rejections
 from tidemark.tables.run_files import parse_run
 
 OUTDATED = Request(reprocess=True, outdated=True)
@@ -244,22 +245,51 @@ def test_deleted_input_rows_are_ignored_by_new_slices_when_configured(
     plan_and_run(settings, reprocess=True, start=at(3), end=at(4))
     assert read_output() == after, "no row of this hour was deleted"
 
+    append_inputs(create_row(777, at(4, 50)))
+    with pytest.raises(InputError, match=message.format(5)):
+        plan_and_run(settings, reprocess=True, start=at(4), end=at(5))
+    assert read_output() == after, "the next slice had to run again, so nothing is committed"
+
+
+def test_cascade_ignores_failed_checks_of_slices_that_need_not_run(
+    pipeline, append_inputs, run_hours, plan_and_run, read_output, read_ledger, expected_from_scratch
+):
+    """The job of slices 3 and 4 finds that slice 3 ends with the state that slice 4 continued before."""
+    append_inputs(*create_hourly_rows(6))
+    run_hours(pipeline(), 6)
+    append_inputs(create_row(777, at(1, 30), happened=at(3)))
+    no_row_of_slice_4 = {"type": "expect_column_values_to_not_be_in_set", "column": "left_v", "value_set": [42]}
+    settings = pipeline(quality=[{**no_row_of_slice_4, "severity": "critical"}])
+
+    _, results = plan_and_run(settings, reprocess=True, start=at(1), end=at(2))
+
+    assert [list(result.slices) for result in results] == [[1], [2], [3]]
+    assert list_pending_rejections(read_ledger(settings)) == []
+    assert read_output() == expected_from_scratch(at(6))
+    with pytest.raises(CheckFailedError, match="slice 2024-01-01T04:00Z"):
+        plan_and_run(settings, reprocess=True, start=at(4), end=at(5))
+
 
 def test_corrected_input_rows_are_reprocessed_when_configured(
     spark, lake, pipeline, append_inputs, run_hours, plan_and_run, read_output, expected_from_scratch
 ):
     settings = pipeline(on_input_delete="reprocess")
-    append_inputs(*create_hourly_rows(6))
+    append_inputs(create_row(900, None, happened=at(0)), *create_hourly_rows(6))
     run_hours(settings, 5)
     spark.sql(f"UPDATE delta.`{lake}/right` SET v = 999 WHERE v = 121")
-    spark.sql(f"DELETE FROM delta.`{lake}/left` WHERE v = 31")
-    plan, results = plan_and_run(settings, end=at(6))
-
+    spark.sql(f"DELETE FROM delta.`{lake}/left` WHERE v = 31 OR arrived IS NULL")
+    plan = create_plan(spark, settings, str(lake), Request(end=at(6), slices_per_job=1))
     assert [(segment.reason, list(segment.slices)) for segment in plan.slice_ranges] == [
+        ("changed input", [0]),  # for the row without an arrival
         ("changed input", [2, 3]),
         ("new", [5]),
     ]
-    assert sum(change.removed for result in results for change in result.changes.values()) > 0
+    jobs = execute(spark, plan, lambda *_: None)
+    interrupted = [next(jobs) for _ in range(2)]
+    _, results = plan_and_run(settings, end=at(6))
+
+    assert [list(result.slices) for result in interrupted] == [[0], [2]]
+    assert sum(change.removed for result in (*interrupted, *results) for change in result.changes.values()) > 0
     assert read_output() == expected_from_scratch(at(6))
     assert not plan_and_run(settings, end=at(6))[1], "all slices are up to date"
 

@@ -79,6 +79,28 @@ def test_reprocess_without_range_selects_stale_slices_only_under_their_settings(
         select_slices(replace(other, ledger=stale.ledger))
 
 
+def test_reprocess_of_range_refuses_other_settings_of_any_slice_that_leads_to_it(create_context):
+    context = create_context(reprocess=True, start=datetime(1970, 1, 1, 3, tzinfo=UTC))
+    other = create_context(policies={"left__watermark_delay": "7 minutes"})
+    entries = {**context.ledger.entries, 1: replace(context.ledger.entries[1], settings=other.ledger.last.settings)}
+
+    assert select_slices(context).slice_ranges[0].slices == range(3, 4)
+    with pytest.raises(SliceOrderError, match=r"slice 1970-01-01T01:00Z was .* Reprocess from 1970-01-01T01:00Z\."):
+        select_slices(replace(context, ledger=replace(context.ledger, entries=entries)))
+
+
+def test_run_goes_on_with_stale_slices_of_which_input_rows_were_deleted(create_context):
+    context = create_context(deleted=(2, 3), policies={"on_input_delete": "reprocess"})
+    rerun = replace(context.ledger.entries[1], commit=2, fingerprint="another state")
+
+    selection = select_slices(replace(context, ledger=context.ledger.with_entries([rerun])))
+
+    assert [(part.reason, part.slices) for part in selection.slice_ranges] == [
+        ("stale", range(2, 3)),
+        ("changed input", range(3, 4)),
+    ]
+
+
 @pytest.mark.parametrize("policy", ["refuse", "ignore"])
 def test_run_without_new_slice_refuses_deleted_rows_by_policy(create_context, policy):
     context = create_context(deleted=(2,), policies={"on_input_delete": policy})

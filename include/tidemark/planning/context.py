@@ -53,6 +53,11 @@ class PlanningContext:
         """Slice after the last committed one."""
         return self.last.number + 1 if self.last else 0
 
+    @property
+    def committed(self) -> range:
+        """From the first to the last committed slice; there may be gaps."""
+        return range(min(self.ledger.entries, default=0), self.next_slice)
+
     @cached_property
     def first_requested(self) -> int:
         """First slice that a run was asked for."""
@@ -92,13 +97,14 @@ class PlanningContext:
         if not self.last:
             return ()
         recorded = find_slices_to_reprocess(self.ledger)
-        first_new = self.last.number + 1
         numbers = set(recorded[1] if recorded else ())
         for side, source in enumerate(self.inputs):
-            consumed = find_compared_versions(self.ledger, side, first_new)
+            consumed = find_compared_versions(self.ledger, side, self.committed.stop)
             with self.record_spark_query(f"for which slices rows of {source.table.name} arrived late"):
                 deleted = self.pipeline.on_input_delete != "ignore"
-                numbers |= source.changes.find_changed_slices(self.grid, first_new, consumed, includes_deleted=deleted)
+                numbers |= source.changes.find_changed_slices(
+                    self.grid, self.committed, consumed, includes_deleted=deleted
+                )
         return tuple(sorted(numbers & self.ledger.entries.keys()))
 
     @cached_property
@@ -113,22 +119,22 @@ class PlanningContext:
             for side, source in enumerate(self.inputs)
         )
 
-    def find_slices_with_deleted_inputs(self) -> set[int]:
-        """Find committed slices that read rows which were changed since, with `on_input_delete: reprocess`.
+    @cached_property
+    def slices_with_deleted_inputs(self) -> set[int]:
+        """Committed slices that read rows which were changed since, with `on_input_delete: reprocess`.
 
-        With `refuse`, find them only for a reprocess, which applies the changes.
+        With `refuse`, only for a reprocess, which applies the changes.
         """
         policies = {"reprocess", "refuse"} if self.request.reprocess else {"reprocess"}
         if self.pipeline.on_input_delete not in policies or not self.last:
             return set()
-        first_new = self.last.number + 1
         numbers = set[int]()
         recorded = find_slices_to_reprocess(self.ledger)
         for side, source in enumerate(self.inputs):
-            consumed = find_compared_versions(self.ledger, side, first_new, recorded[1] if recorded else ())
+            consumed = find_compared_versions(self.ledger, side, self.committed.stop, recorded[1] if recorded else ())
             with self.record_spark_query(f"which slices have read rows of {source.table.name} that are gone"):
                 numbers |= source.changes.find_slices_with_lost_rows(
-                    self.grid, first_new, consumed, self.reprocess_command
+                    self.grid, self.committed, consumed, self.reprocess_command
                 )
         return numbers & self.ledger.entries.keys()
 

@@ -58,6 +58,8 @@ class SliceSelection:
     """Number of requested slices that are committed already."""
     drain_after: int | None = None
     """Slice after which the request ends the inputs."""
+    is_atomic: bool = False
+    """True if all of them must be committed, or none, although the request does not say so."""
 
 
 @dataclass(frozen=True)

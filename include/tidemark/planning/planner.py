@@ -95,7 +95,7 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
         notes=(*selection.notes, *input_notes, *_collect_notes(context, slice_ranges, files)),
         drain_after=last.number if last and last.drained else selection.drain_after,
         slices_to_reprocess=_find_slices_to_reprocess(context, slice_ranges),
-        atomic=request.atomic,
+        atomic=request.atomic or selection.is_atomic,
         upstreams=tuple(upstreams),
         input_completeness=context.input_completeness,
         spark_queries=(*context.spark_queries, *expression_queries),

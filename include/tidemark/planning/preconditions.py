@@ -5,7 +5,7 @@ A failed check of the inputs raises `InputError`, one of the settings `SliceOrde
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tidemark.config.candidate_version import format_cli_arguments, to_live
 from tidemark.config.sides import SIDES
@@ -61,7 +61,31 @@ def require_rereadable_inputs(context: PlanningContext, slice_ranges: Iterable[S
     if context.pipeline.on_input_delete != "ignore":
         return
     numbers = (number for slice_range in slice_ranges for number in slice_range.slices)
-    entries = [entry for number in numbers if (entry := context.ledger.entry(number))]
+    _require_rereadable(context, filter(None, map(context.ledger.entry, numbers)))
+
+
+def can_rerun_later_slices(context: PlanningContext, slice_ranges: Sequence[SliceRange]) -> bool:
+    """Return True if later slices can run again should a reprocess make them stale.
+
+    With `on_input_delete: ignore`, input rows of some may be gone.
+    """
+    if context.pipeline.on_input_delete != "ignore":
+        return True
+    planned = {number for slice_range in slice_ranges for number in slice_range.slices}
+    later = (
+        entry
+        for number, entry in context.ledger.entries.items()
+        if number > slice_ranges[0].slices.start and number not in planned
+    )
+    try:
+        _require_rereadable(context, later)
+    except InputError:
+        return False
+    return True
+
+
+def _require_rereadable(context: PlanningContext, entries: Iterable[Entry]) -> None:
+    entries = list(entries)
     for side, source in enumerate(context.inputs):
         with context.record_spark_query(f"whether rows of {source.table.name} are there to be read again"):
             source.changes.require_rereadable(context.grid, list_read_ranges(entries, side))
@@ -104,14 +128,16 @@ def require_same_settings(context: PlanningContext) -> None:
 
 
 def require_continuable_settings(context: PlanningContext, first: int) -> None:
-    """Check that the slice before `first` ran under the present settings."""
-    before = context.ledger.entry(first - 1)
-    changed_slices = dict(_find_changed_slices_of_chain(context, before))
-    if before and before.number in changed_slices:
+    """Check that the slices before `first` whose state leads to it ran under the present settings.
+
+    A stale slice before `first` runs first, so its predecessor's checkpoint counts too.
+    """
+    changed_slices = dict(_find_changed_slices_of_chain(context, context.ledger.entry(first - 1)))
+    if changed_slices:
+        last = max(changed_slices)
         raise SliceOrderError(
-            f"slice {context.grid.label(before.number)} was written under other settings "
-            f"({changed_slices[before.number]}), so its checkpoint cannot be continued. Reprocess from "
-            f"{context.grid.label(min(changed_slices))}."
+            f"slice {context.grid.label(last)} was written under other settings ({changed_slices[last]}), so its "
+            f"checkpoint cannot be continued. Reprocess from {context.grid.label(min(changed_slices))}."
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tidemark.config.candidate_version import format_cli_arguments
@@ -15,6 +15,7 @@ from tidemark.planning.context import PlanningContext
 from tidemark.planning.new_slices import select_new_slices
 from tidemark.planning.plan import SliceRange, SliceSelection
 from tidemark.planning.preconditions import (
+    can_rerun_later_slices,
     require_continuable_settings,
     require_emitted_columns,
     require_rereadable_inputs,
@@ -52,7 +53,8 @@ def _select_for_run(context: PlanningContext) -> SliceSelection:
     repairs = list_readable_ranges((*find_stale_ranges(context.ledger), *changed), context.upstreams)
     slice_ranges = (*repairs, *selection.slice_ranges)
     if context.last:
-        require_unchanged_inputs(context, changed[0].slices.start if changed else context.last.number + 1)
+        rerun = _find_slices_with_changed_inputs(context)
+        require_unchanged_inputs(context, min(rerun, default=context.last.number + 1))
     if slice_ranges:
         require_emitted_columns(context)
     notes = selection.notes
@@ -86,7 +88,7 @@ def _select_for_reprocess(context: PlanningContext) -> SliceSelection:
         require_unchanged_inputs(context, first)
         require_rereadable_inputs(context, slice_ranges)
         notes += _note_following_slices(grid, slice_ranges[0], last)
-    return SliceSelection(tuple(slice_ranges), tuple(notes))
+    return _create_reprocess(context, slice_ranges, notes)
 
 
 def _select_outdated(context: PlanningContext) -> SliceSelection:
@@ -109,7 +111,17 @@ def _select_outdated(context: PlanningContext) -> SliceSelection:
     require_rereadable_inputs(context, slice_ranges)
     require_emitted_columns(context)
     notes = _note_following_slices(context.grid, slice_ranges[0], context.last)
-    return SliceSelection(tuple(slice_ranges), (*notes, *waiting))
+    return _create_reprocess(context, slice_ranges, (*notes, *waiting))
+
+
+def _create_reprocess(
+    context: PlanningContext, slice_ranges: Sequence[SliceRange], notes: Iterable[str]
+) -> SliceSelection:
+    """Create the selection of a reprocess. It is atomic if slices that become stale may not be able to run."""
+    is_atomic = bool(slice_ranges) and not can_rerun_later_slices(context, slice_ranges)
+    if is_atomic:
+        notes = (*notes, "input rows of later slices are gone: nothing is committed if one of these must run again")
+    return SliceSelection(tuple(slice_ranges), tuple(notes), is_atomic=is_atomic)
 
 
 def _explain_stale_upstreams(context: PlanningContext) -> tuple[str, ...]:
@@ -139,7 +151,7 @@ def _note_following_slices(grid: Grid, first: SliceRange, last: Entry) -> list[s
 def _find_ranges_with_unread_changes(context: PlanningContext, excluded: Collection[int]) -> list[SliceRange]:
     """Return the committed slices whose input rows were deleted or changed, or that have late-arriving rows."""
     numbers = [number for number in context.slices_to_reprocess if number not in excluded]
-    changed = context.find_slices_with_deleted_inputs().intersection(numbers)
+    changed = context.slices_with_deleted_inputs.intersection(numbers)
     return [*_create_changed_ranges(changed), *_find_ranges_with_late_arriving_rows(numbers, changed)]
 
 
@@ -202,6 +214,8 @@ def find_stale_ranges(ledger: Ledger) -> Iterator[SliceRange]:
             yield SliceRange(slices, "changed settings", explanation)
         elif why == "changed state":
             yield SliceRange(slices, "stale", f"slice {before} now ends with a different state")
+        elif why == "rollback":
+            yield SliceRange(slices, "stale", "an earlier version was restored after these slices ran")
         else:
             because = f"a reprocess of {before} or an earlier slice read late-arriving rows that this slice had read"
             yield SliceRange(slices, "stale", because)
@@ -213,18 +227,23 @@ def _describe_changed_settings(ledger: Ledger, number: int) -> str:
     return describe_setting_diff(remove_later_restarts(entry.settings, ledger.grid, before.number), before.settings)
 
 
-def _find_ranges_with_changed_inputs(context: PlanningContext) -> list[SliceRange]:
-    """Return slices to rerun because their input rows have changed, except slices that are stale anyway.
+def _find_slices_with_changed_inputs(context: PlanningContext) -> set[int]:
+    """Return slices to rerun because their input rows have changed.
 
     Changed rows were deleted. With `on_input_delete: refuse`, only a reprocess may run these slices. If an input is the
     output of another pipeline, added rows count too: a reprocess of that pipeline added them.
     """
     if context.upstreams and context.pipeline.on_late_arriving_rows == "reprocess":
-        numbers = set(context.slices_to_reprocess).difference(find_stale_slices(context.ledger))
+        return set(context.slices_to_reprocess)
+    return context.slices_with_deleted_inputs
+
+
+def _find_ranges_with_changed_inputs(context: PlanningContext) -> list[SliceRange]:
+    """Return the ranges of `_find_slices_with_changed_inputs`, except slices that are stale anyway."""
+    numbers = _find_slices_with_changed_inputs(context).difference(find_stale_slices(context.ledger))
+    if context.upstreams and context.pipeline.on_late_arriving_rows == "reprocess":
         return _create_changed_ranges(numbers, "their input rows have changed")
-    return _create_changed_ranges(
-        context.find_slices_with_deleted_inputs().difference(find_stale_slices(context.ledger))
-    )
+    return _create_changed_ranges(numbers)
 
 
 def _find_ranges_to_rebuild(context: PlanningContext, slice_ranges: Iterable[SliceRange]) -> Iterator[SliceRange]:

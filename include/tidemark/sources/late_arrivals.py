@@ -151,43 +151,48 @@ class ChangeDetector:
                 )
 
     def find_changed_slices(
-        self, grid: Grid, first: int, consumed: ConsumedVersions, *, includes_deleted: bool
+        self, grid: Grid, slices: range, consumed: ConsumedVersions, *, includes_deleted: bool
     ) -> set[int]:
-        """Find the slices before `first` with late-arriving rows that no slice has consumed.
+        """Find the committed slices with late-arriving rows that no slice has consumed.
 
         Args:
+            grid: The slices.
+            slices: From the first to the last committed slice.
+            consumed: Versions of the input that they have consumed.
             includes_deleted: Also find the slices whose consumed rows were deleted.
         """
-        slices: set[int] = set()
-        for rows, is_in_consumed_slice in self._read_changed_rows(
-            grid, first, consumed, includes_deleted=includes_deleted
-        ):
-            slices |= self._collect_owning_slices(rows.where(is_in_consumed_slice), grid)
-        return slices
+        found: set[int] = set()
+        for version, rows in self._list_consumed_rows(grid, slices.stop, consumed).items():
+            changes = self._read_changes(version)
+            if (added := self._read_before(rows.end, changes.read_added_rows, changes)) is not None:
+                owning_slices = self._collect_owning_slices(self._select_consumed(added, rows), grid)
+                found |= {number for number in owning_slices if number is not None}
+            if includes_deleted:
+                found |= self._find_slices_of_removed_rows(rows, changes, grid, slices.start)
+        return found
 
     def find_slices_with_lost_rows(
-        self, grid: Grid, first: int, consumed: ConsumedVersions, reprocess: str
+        self, grid: Grid, slices: range, consumed: ConsumedVersions, reprocess: str
     ) -> set[int]:
-        """Find the slices before `first` whose consumed rows were deleted or changed since.
+        """Find the committed slices whose consumed rows were deleted or changed since.
 
         Args:
+            grid: The slices.
+            slices: From the first to the last committed slice.
+            consumed: Versions of the input that they have consumed.
             reprocess: Command that the error message suggests.
 
         Raises:
             InputError: VACUUM has removed the files of the deleted rows.
         """
-        slices: set[int] = set()
-        for version, rows in self._list_consumed_rows(grid, first, consumed).items():
-            changes = self._read_changes(version)
+        found: set[int] = set()
+        for version, rows in self._list_consumed_rows(grid, slices.stop, consumed).items():
             try:
-                removed = self._read_before(rows.end, changes.read_removed_rows, changes)
-                if removed is not None:
-                    lost = self.side.drop_rows_outside_source(removed).where(rows.is_consumed())
-                    slices |= self._collect_owning_slices(lost, grid)
+                found |= self._find_slices_of_removed_rows(rows, self._read_changes(version), grid, slices.start)
             except (PySparkException, Py4JJavaError, MissingFilesError):  # VACUUM has removed the earlier files
-                require_unchanged([self.find_changed_rows(grid, first, consumed)], grid, reprocess)
+                require_unchanged([self.find_changed_rows(grid, slices.stop, consumed)], grid, reprocess)
                 raise
-        return slices
+        return found
 
     def read_late_arriving_rows(self, grid: Grid, first: int, consumed: ConsumedVersions) -> Iterator[DataFrame]:
         """Yield rows of slices before `first` that were not in the versions which these slices consumed."""
@@ -195,7 +200,7 @@ class ChangeDetector:
             changes = self._read_changes(version)
             added = self._read_before(rows.end, changes.read_added_rows, changes)
             if added is not None:
-                yield self.side.drop_rows_outside_source(added).where(rows.is_consumed())
+                yield self._select_consumed(added, rows)
 
     def estimate_late_arriving_rows(self, grid: Grid, first: int, consumed: ConsumedVersions) -> float:
         """Estimate how many rows `read_late_arriving_rows` yields, by files' statistics, without a Spark query.
@@ -231,21 +236,28 @@ class ChangeDetector:
             return self.statistics
         return FileStatistics(self.side, replace(self.table, pinned_version=version))
 
-    def _collect_owning_slices(self, rows: DataFrame, grid: Grid) -> set[int]:
-        number = grid.number_column(self.side.slice_time).alias("owning_slice")
-        placed = rows.where(self.side.slice_time.isNotNull())
-        return {row["owning_slice"] for row in placed.select(number).distinct().collect()}
+    def _collect_owning_slices(self, rows: DataFrame, grid: Grid) -> set[int | None]:
+        """Collect the slices of rows, None among them if a row has no usable clock."""
+        number = F.when(self.side.slice_time.isNotNull(), grid.number_column(self.side.slice_time))
+        return {row["owning_slice"] for row in rows.select(number.alias("owning_slice")).distinct().collect()}
 
-    def _read_changed_rows(
-        self, grid: Grid, first: int, consumed: ConsumedVersions, *, includes_deleted: bool
-    ) -> Iterator[tuple[DataFrame, Column]]:
-        """Yield the rows added and removed since each version, with the filter of that version's slices."""
-        for version, consumed_rows in self._list_consumed_rows(grid, first, consumed).items():
-            changes = self._read_changes(version)
-            reads = [changes.read_added_rows, *([changes.read_removed_rows] if includes_deleted else [])]
-            for read in reads:
-                if (rows := self._read_before(consumed_rows.end, read, changes)) is not None:
-                    yield self.side.drop_rows_outside_source(rows), consumed_rows.is_consumed()
+    def _find_slices_of_removed_rows(
+        self, rows: _ConsumedRows, changes: InputChanges, grid: Grid, first_committed: int
+    ) -> set[int]:
+        """Find the slices of consumed rows that were removed.
+
+        Rows without a usable clock are those of the first committed slice: a slice that has rejected such rows is
+        stale once the first one has run again.
+        """
+        removed = self._read_before(rows.end, changes.read_removed_rows, changes)
+        if removed is None:
+            return set()
+        owning_slices = self._collect_owning_slices(self._select_consumed(removed, rows), grid)
+        return {first_committed if number is None else number for number in owning_slices}
+
+    def _select_consumed(self, changed: DataFrame, rows: _ConsumedRows) -> DataFrame:
+        """Select the changed rows of the slices that consumed a version."""
+        return self.side.drop_rows_outside_source(changed).where(rows.is_consumed())
 
     def _list_consumed_rows(self, grid: Grid, first: int, consumed: ConsumedVersions) -> dict[int, _ConsumedRows]:
         """Return, by consumed version, the rows whose slices before `first` consumed it."""
