@@ -43,7 +43,7 @@ class RowCountError(AssertionError):
 def install_job(ledgers: Sequence[InMemoryLedger], monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace jobs of the package by those of the simulation."""
     for original, substitute in {
-        run_job: lambda _spark, plan, ledger, slices, uncommitted, _progress: simulate_job(
+        run_job: lambda _spark, plan, ledger, slices, uncommitted, _progress, **_: simulate_job(
             find_ledger(ledgers, plan.tables), plan, ledger, slices, uncommitted
         ),
         quarantine._stage_rows: lambda _spark, ledger, *arguments: stage_released_rows(
