@@ -215,6 +215,22 @@ def filtered_time():
     return pairs.where("clickTime IS NOT NULL")
 
 
+def computed_bound():
+    first = watermarked[0].withColumn("deadline", F.expr("impressionTime + interval 1 hour"))
+    return first.join(watermarked[1], F.expr(f"{SAME} AND clickTime BETWEEN impressionTime AND deadline"), "leftOuter")
+
+
+def moved_time():
+    first = watermarked[0].withColumn("impressionTime", F.expr("impressionTime + interval 1 hour"))
+    return first.join(watermarked[1], F.expr(f"{SAME} AND clickTime >= impressionTime"))
+
+
+def window_before_watermark():
+    first, second = (rows.withColumn("w", F.window(f"{name}Time", "5 minutes")).withWatermark(f"{name}Time", "1 hour")
+                     for name, rows in (("impression", impressions), ("click", clicks)))
+    return first.join(second, "w").where(SAME)
+
+
 def other_times():
     first, second = (rows.withColumn(name, F.expr(f"timestamp_millis({name}Id)"))
                      for name, rows in zip(("impression", "click"), watermarked))
@@ -269,6 +285,10 @@ REASONS = {
     "residual_time": "reads timestamp, the event time of the left input, by which Spark evicts rows. Compare only",
     "residual_time_after": "reads timestamp, the event time of the left input",
     "filtered_time_outer": "the right input, by which Spark evicts rows. Filter the input before the join",
+    "filtered_time": "the left input, by which Spark evicts rows. Filter the input before the join and before",
+    "computed_bound": "reads timestamp, the event time of the left input, by which Spark evicts rows. Compare only",
+    "moved_time": "are not those of withWatermark",
+    "window_before_watermark": "a window computed before withWatermark",
     "other_times": "are not those of withWatermark",
     "broken": "broken failed: ValueError: no broker",
     "missing": "has no function missing",
@@ -357,13 +377,6 @@ def test_import_of_an_inner_join_without_watermarks_has_no_delays(spark, queries
     assert pipeline.join.interval.upper.total_seconds() == 3600
     assert pipeline.left.watermark_delay is pipeline.right.watermark_delay is None
     assert pipeline.left.event_time.column == "timestamp"
-
-
-def test_import_of_an_inner_join_keeps_filters_of_one_event_time(spark, queries):
-    assert main(["import", f"{queries}:filtered_time", *FILLED]) == 0
-
-    condition = load_pipeline("filtered_time.yaml").join.condition
-    assert condition == "left_timestamp >= CAST('2024-01-01' AS TIMESTAMP) AND right_timestamp IS NOT NULL"
 
 
 def test_import_reads_parts_of_with_and_repartitions(spark, queries):

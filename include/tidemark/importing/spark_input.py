@@ -73,7 +73,7 @@ def trace_input(tree: Tree, side: SideName) -> SparkInput:
 def _project(tree: Tree, rows: SparkInput, side: SideName) -> SparkInput:  # noqa: ARG001 - a step as the others
     items = [parse_tree(nodes) for nodes in tree.fields["projectList"]]
     attributes = {get_expression_id(item.fields): parse_expression(item, rows.attributes) for item in items}
-    return replace(rows, attributes=attributes)
+    return replace(rows, attributes=attributes if rows.time is None else _seal_computed_times(attributes, rows.time))
 
 
 def _add_watermark(tree: Tree, rows: SparkInput, side: SideName) -> SparkInput:
@@ -85,7 +85,27 @@ def _add_watermark(tree: Tree, rows: SparkInput, side: SideName) -> SparkInput:
             f"the watermark of the {side} input is on a window, whose bytes Spark reads as a time. Declare it on the "
             "timestamp, and apply window() afterwards."
         )
-    return replace(rows, time=time, delay_ms=int(tree.fields[DELAY]))
+    attributes = _seal_computed_times(rows.attributes, time)
+    windows = {key: column for key, column in attributes.items() if isinstance(column, TimeWindow)}
+    sealed = {key: Call("a window computed before withWatermark", (w,), w.dtype) for key, w in windows.items()}
+    return replace(rows, attributes={**attributes, **sealed}, time=time, delay_ms=int(tree.fields[DELAY]))
+
+
+def _seal_computed_times(attributes: Mapping[int, Expression], time: Expression) -> dict[int, Expression]:
+    """Wrap the sums of the watermark's time and an interval, so that they are not taken for bounds on that time.
+
+    Spark finds the watermark by the column that `withWatermark` names, not by values computed from it. So it evicts
+    rows as if the interval were 0.
+    """
+    return {
+        key: Call("a time computed from that of withWatermark", (column,), column.dtype)
+        if isinstance(column, Call)
+        and column.name == "TimestampAddInterval"
+        and column != time
+        and time in walk(column)
+        else column
+        for key, column in attributes.items()
+    }
 
 
 def _filter(tree: Tree, rows: SparkInput, side: SideName) -> SparkInput:

@@ -133,7 +133,7 @@ def import_spark_join(plan: Tree, name: str, number: int | None, settings: Mappi
             "inputs, or when reading the result."
         )
     # Spark's optimizer moves a filter after an inner join into its condition.
-    condition = _classify([*parts, *filters], inputs, is_inner=join_type == "Inner")
+    condition = _classify([*parts, *filters], inputs)
     select, omissions = _write_select(columns)
     omissions += [
         Omission("operator after the join", f"The pipeline ends with the join, before {name}.")
@@ -199,7 +199,7 @@ def _parse_condition(join: Tree, attributes: Mapping[int, Expression]) -> list[E
     return list(list_conjuncts(parse_expression(parse_tree(nodes), attributes))) if nodes else []
 
 
-def _classify(parts: Sequence[Expression], inputs: Mapping[SideName, SparkInput], *, is_inner: bool) -> Condition:
+def _classify(parts: Sequence[Expression], inputs: Mapping[SideName, SparkInput]) -> Condition:
     condition = Condition(times={side: rows.time for side, rows in inputs.items() if rows.time is not None})
     rest = [
         part
@@ -214,7 +214,7 @@ def _classify(parts: Sequence[Expression], inputs: Mapping[SideName, SparkInput]
             "the times that the join compares are not those of withWatermark, so that it keeps all rows. Compare the "
             "times of withWatermark."
         )
-    _check_no_event_time(rest, condition, is_inner=is_inner)
+    _check_no_event_time(rest, condition)
     condition.others = [write_conjunction([part], to_sql, "the condition of the join") for part in rest]
     if not has_times:
         raise ImportRefusedError(
@@ -231,10 +231,8 @@ def _compares_times(part: Expression) -> bool:
     return find_sides(part) == {"left", "right"} and all(_get_dtype(operand) in _TIMES for operand in part.operands)
 
 
-def _check_no_event_time(parts: Sequence[Expression], condition: Condition, *, is_inner: bool) -> None:
+def _check_no_event_time(parts: Sequence[Expression], condition: Condition) -> None:
     """Check that conditions other than bounds read no event time.
-
-    A condition on one side of an inner join may read it, because Spark evaluates it below the join.
 
     Raises:
         ImportRefusedError: One of them does.
@@ -243,12 +241,11 @@ def _check_no_event_time(parts: Sequence[Expression], condition: Condition, *, i
         name = _read_event_time(time).value
         column = name["column"] if isinstance(name, dict) else name
         for part in parts:
-            is_filter = len(find_sides(part)) == 1
-            if (is_inner and is_filter) or not _reads_column(part, side, column):
+            if not _reads_column(part, side, column):
                 continue
             remedy = (
                 "Filter the input before the join and before withWatermark"
-                if is_filter
+                if len(find_sides(part)) == 1
                 else "Compare only the event times of both inputs, with a constant distance"
             )
             raise ImportRefusedError(
