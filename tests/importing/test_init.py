@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -345,7 +346,7 @@ def test_key_of_a_number_and_a_text_is_cast(propose):
 
     pipeline = propose(number, text, "--key", "n=T")
 
-    assert [(pair.left, pair.right) for pair in pipeline.join.keys] == [("CAST(n AS STRING)", "T")]
+    assert [(pair.left, pair.right) for pair in pipeline.join.keys] == [("CAST(n AS STRING)", "t")]
 
 
 def test_key_of_types_that_are_not_compared_is_refused(usual_tables, refuse):
@@ -428,6 +429,25 @@ def test_any_other_condition_is_set(usual_tables, lake, tmp_path, monkeypatch):
     assert main(["init", "left", "right", "--lake", str(lake), "--set", "join.window.session.gap=5 m"]) == 0
 
     assert load_pipeline(tmp_path / "left_right.yaml").join.window.session.gap == timedelta(minutes=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            [*BOUNDS, "--set", "join.interval.upper_inclusive=false"],
+            {"lower": "0 seconds", "upper": "1 hour", "upper_inclusive": False},
+        ),
+        (["--lower", "0 s", "--set", "join.interval.upper=3 h"], {"lower": "0 seconds", "upper": "3 h"}),
+        (["--window", "1 hour", "--set", "join.window.offset=10 m"], {"tumbling": "1 hour", "offset": "10 m"}),
+    ],
+)
+def test_settings_extend_a_condition_by_options(usual_tables, lake, tmp_path, monkeypatch, options, expected):
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["init", "left", "right", "--lake", str(lake), *options]) == 0
+
+    assert expected in yaml.safe_load((tmp_path / "left_right.yaml").read_text())["join"].values()
 
 
 def test_bounds_are_never_guessed(usual_tables, refuse):

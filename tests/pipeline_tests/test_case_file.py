@@ -150,6 +150,7 @@ def test_read_case_file_invalid_csv_names_line(read, content, problem):
             VALID.replace("expect:\n      emissions: []", ""),
             "orders.yaml:2: cases.first: has neither expect nor error.",
         ),
+        (VALID.replace(ROW, "- slice:"), "orders.yaml:4: cases.first.given.0: slice: has no value. Write its start"),
         (VALID.replace(ROW, "- left: 5"), "orders.yaml:4: cases.first.given.0.left: should be a row such as"),
         (VALID.replace(ROW, "- left: ../rows.csv"), "orders.yaml:4: left: '../rows.csv' should be the name of a .csv"),
         (VALID.replace(ROW, "- left: rows.csv"), "orders.yaml:4: left: "),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -36,6 +36,7 @@ from tidemark.importing.key_candidates import (
     create_key_choice,
     measure_distances,
     select_keys,
+    write_key_name,
     write_keys,
 )
 from tidemark.importing.stream_join import StreamInput, StreamJoin
@@ -59,7 +60,7 @@ from tidemark.watermarks.disorder import Arrivals, find_late_rows, measure_disor
 _MS = timedelta(milliseconds=1)
 _UNKNOWN_DISORDER = "The disorder is unknown, because the sample has no row with a valid arrival and event time."
 _SHAPES = ("join.interval", "join.window", "join.event_time_equality", "join.window_inequality")
-"""Settings of which `--set` can set one in place of the bounds."""
+"""Settings that `--set` can set in place of the bounds, or in addition to them."""
 _EVERY, _START = "slices.every", "slices.start"
 _DECISIONS = {_EVERY, _START} | {
     f"{side}.{name}" for side in SIDES for name in ("event_time", "arrival", "watermark_delay")
@@ -224,8 +225,7 @@ class _Proposal:
     def _decide_shape(self, distances: str) -> Section:
         """Return the bounds or the window. No figure shows them, so they are never proposed."""
         options = self._options
-        if any(name.startswith(_SHAPES) for name in options.overrides):
-            return {}
+        is_set = any(name.startswith(_SHAPES) for name in options.overrides)
         if options.window is not None:
             if options.lower is not None or options.upper is not None:
                 raise UserError("--window cannot be combined with --lower and --upper. Pass bounds or a window.")
@@ -233,6 +233,8 @@ class _Proposal:
         bounds = {}
         for name in ("lower", "upper"):
             text = getattr(options, name)
+            if text is None and is_set:
+                continue
             if text is None:
                 text = self._decisions.answer(
                     Question(
@@ -250,8 +252,9 @@ class _Proposal:
                 )
                 return {"window": {"tumbling": Setting(self._decisions.answer(question), "--window")}}
             bounds[name] = Setting(_format(f"--{name}", text), f"--{name}")
-        bounds["lower"] = Setting(bounds["lower"].value, f"--lower. {distances}" if distances else "--lower")
-        return {"interval": dict(bounds)}
+        if distances and "lower" in bounds:
+            bounds["lower"] = replace(bounds["lower"], origin=f"--lower. {distances}")
+        return {"interval": dict(bounds)} if bounds else {}
 
     def _decide_every(self) -> Setting:
         text = self._options.get_text(_EVERY)
@@ -372,7 +375,9 @@ def _check_key(sample: TableSample, key: str) -> None:
 
 
 def _match_types(samples: dict[SideName, TableSample], setting: Any) -> Any:
-    """Return a key in the form of a pipeline file, with a whole number cast to text if the other side is a text.
+    """Return a key in the form of a pipeline file, with the columns' own spelling.
+
+    A whole number is cast to text if the other side is a text.
 
     Raises:
         UserError: The columns have types that a join does not compare.
@@ -380,16 +385,18 @@ def _match_types(samples: dict[SideName, TableSample], setting: Any) -> Any:
     key = KeyPair.model_validate(setting)
     left, right = _find_column(samples["left"], key.left), _find_column(samples["right"], key.right)
     if left is None or right is None:  # an expression, or a type that only a run checks
-        return setting
+        names = {
+            "left": write_key_name(left, samples["left"]) if left else key.left,
+            "right": write_key_name(right, samples["right"]) if right else key.right,
+        }
+        return names if isinstance(setting, dict) or names["left"] != names["right"] else names["left"]
     written = write_keys(samples, left, right)
     if written is None:
         raise UserError(
             f"--key: {key.left} is {left.leaf.dtype.simpleString()} and {key.right} is "
             f"{right.leaf.dtype.simpleString()}, which a join does not compare. Cast one of them in --key LEFT=RIGHT."
         )
-    is_cast = tuple(name.startswith("CAST(") for name in written)
-    names = [written[0] if is_cast[0] else key.left, written[1] if is_cast[1] else key.right]
-    return dict(zip(SIDES, names, strict=True)) if any(is_cast) else setting
+    return written[0] if written[0] == written[1] else dict(zip(SIDES, written, strict=True))
 
 
 def _find_column(sample: TableSample, key: str) -> SampledColumn | None:

@@ -47,6 +47,8 @@ class GivenEntry(Settings):
         if len(self.model_fields_set) != 1:
             names = ", ".join(name for name in type(self).model_fields if name != "slice")
             raise ValueError(f"should have one of {names} and slice, not {len(self.model_fields_set)}")
+        if self.model_fields_set == {"slice"} and self.slice is None:
+            raise ValueError("slice: has no value. Write its start, such as 2013-01-01T05:00Z.")
         return self
 
 
