@@ -46,7 +46,7 @@ def create_context(
         )
         return SimpleNamespace(table=SimpleNamespace(name=name), measure_extent=lambda *_, **__: extent)
 
-    last = SimpleNamespace(number=committed - 1, drained=False) if committed else None
+    last = SimpleNamespace(number=committed - 1, drained=False, is_end_of_input=False) if committed else None
     context = PlanningContext(
         pipeline=SimpleNamespace(slices=SimpleNamespace(end=slices_end)),
         request=Request(start=requested_from, **request),

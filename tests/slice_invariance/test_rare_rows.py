@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 
 from tidemark.checkpoints.checkpoint_ref import CheckpointRef
 from tidemark.checkpoints.verification import verify_checkpoint
+from tidemark.cli.status_summary import summarize_status
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.planner import create_plan
@@ -24,12 +25,12 @@ def at(hour, minute=0):
 def run(spark, lake, pipeline, write):
     """Write rows of each side, run the slices up to a time, and return the pipeline's settings."""
 
-    def run(rows, per_job, end=at(4), **changes):
+    def run(rows, per_job, end=at(4), *, drain=True, **changes):
         if not lake.exists():
             for side, side_rows in rows.items():
                 write(side, [row if len(row) > 3 else (*row, 0) for row in side_rows], ROW)
         settings = pipeline(output=f"per_job_{per_job}", **{"left__watermark_delay": "2 minutes", **changes})
-        request = Request(end=end, drain=True, slices_per_job=per_job)
+        request = Request(end=end, drain=drain, slices_per_job=per_job)
         list(execute(spark, create_plan(spark, settings, str(lake), request), lambda *_: None))
         return settings
 
@@ -118,6 +119,34 @@ def test_last_batch_of_a_drained_query_is_in_its_last_slice_and_runs_again(spark
     assert [list(result.slices) for result in results] == [[1, 2, 3]]
     assert read(outputs[0]) == read(outputs[1])
     assert verify_checkpoint(CheckpointRef.from_ledger(spark, outputs[0], str(lake), at(4))).is_equal
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_rerun_with_another_row_runs_a_no_data_batch_only_if_the_query_had_ended(spark, lake, run, write, is_drained):
+    """In the first run the right input has no row in slice 0, so no batch of this slice could raise the watermark."""
+    rows = {
+        "left": [("a", at(0, 10), at(0, 10)), ("a", at(0, 8), at(1, 10))],
+        "right": [("a", at(0, 8), at(1, 10))],
+    }
+    changes = {"dialect": "spark", "join": INTERVAL, "spark": {"micro_batches": "back_to_back"}}
+    changes["left__watermark_delay"] = "0 seconds"
+    if is_drained:
+        ended = run(rows, "auto", at(1), **changes)
+        assert summarize_status(ended, str(lake)).left.watermark == "2024-01-01T00:10Z"
+    settings = run(rows, "auto", at(2), drain=False, **changes)
+
+    write("right", [("a", at(0, 10), at(0, 10), 0)], ROW)
+    again = create_plan(spark, settings, str(lake), Request(start=at(0), reprocess=True))
+    (result,) = execute(spark, again, lambda *_: None)
+    assert list(result.slices) == [0, 1]
+
+    emitted = spark.read.format("delta").load(f"{lake}/{settings.output}/emissions")
+    pairs = emitted.select(F.minute("left_happened"), F.minute("right_happened")).collect()
+    on_time = [] if is_drained else [(8, 8), (8, 10), (10, 8)]
+    assert sorted(map(tuple, pairs)) == [*on_time, (10, 10)]
+    entries = Ledger.from_pipeline(settings, str(lake)).entries.values()
+    assert [entry.drained for entry in entries] == [is_drained, False]
+    assert verify_checkpoint(CheckpointRef.from_ledger(spark, settings, str(lake), at(2))).is_equal
 
 
 def test_row_between_two_windows_is_never_carried(lake, run):

@@ -272,11 +272,12 @@ def test_run_gap_or_changed_settings_is_rejected_and_rerun_is_no_op(
     assert [r["slice"].hour for r in read_table("ledger").orderBy("slice").collect()] == [0, 1, 3]
 
 
-def test_run_after_drain_is_rejected(pipeline, write, run_pipeline, read_table):
+def test_run_after_drain_is_rejected(lake, pipeline, write, run_pipeline, read_table):
     write("left", [row()], ROW)
     write("right", [row()], ROW)
     run_pipeline(pipeline(), end=at(2), drain=True)
     assert [r["left"]["carried_out"] for r in read_table("ledger").orderBy("slice").collect()] == [0, 0]
+    assert summarize_status(pipeline(), str(lake)).left.watermark == "end of input"
     with pytest.raises(SliceOrderError, match="the input was drained at slice 2024-01-01T01:00Z"):
         run_pipeline(pipeline(), end=at(3))
 

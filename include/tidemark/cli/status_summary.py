@@ -14,11 +14,11 @@ from tidemark.cli.quality_warnings import FailedExpectation, group_failures
 from tidemark.config import Pipeline
 from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.types import format_micros
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS
 from tidemark.formatting import ToDict
 from tidemark.ledger.adoption import find_adoption
+from tidemark.ledger.entry import format_watermark
 from tidemark.ledger.erasure_records import list_erasures
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.deleted_inputs import DeletedInputs
@@ -147,7 +147,7 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
                 for reason, rows in lateness_of_side.items()
                 if reason not in {"late", *LATE_BUT_BUFFERED_REASONS}
             },
-            watermark=_format_watermark(last[f"{side}_watermark_ms"], drained=last["drained"]),
+            watermark=_format_watermark(last[f"{side}_watermark_ms"]),
         )
     return Status(
         pipeline=pipeline.name,
@@ -239,7 +239,5 @@ def _group_failures(rows: pd.DataFrame, tables: PipelineTables, grid: Grid) -> l
     return group_failures(failed, results[results["slice"] >= start], grid)
 
 
-def _format_watermark(watermark: float | None, *, drained: bool) -> str | None:
-    if drained:
-        return "end of input"
-    return None if pd.isna(watermark) else format_micros(int(watermark) * 1000)
+def _format_watermark(watermark: int | None) -> str | None:
+    return None if pd.isna(watermark) else format_watermark(int(watermark))

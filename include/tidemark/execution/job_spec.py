@@ -22,7 +22,7 @@ MAX_TINY_JOB_ROWS = 20_000
 
 def repeat_drains(lane: Lane, entries: Iterable[Entry]) -> Lane:
     """Return a lane in which a Spark query ends after the slices after which it has ended before."""
-    return lane.with_earlier_drains({entry.number: entry.watermarks for entry in entries})
+    return lane.with_earlier_drains(entry.number for entry in entries if entry.drained)
 
 
 @dataclass(frozen=True)

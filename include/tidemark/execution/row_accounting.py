@@ -16,7 +16,7 @@ from tidemark.joins.rules.flink_sql import HOUR_MS
 from tidemark.ledger.config_fingerprint import remove_later_restarts
 from tidemark.ledger.entry import Counts, Entry
 from tidemark.ledger.state_fingerprint import compute_fingerprints
-from tidemark.watermarks.values import END_OF_INPUT, Watermarks
+from tidemark.watermarks.values import Watermarks
 
 CountsBySlice = Mapping[int, tuple[Counts, Counts]]
 """Counts of left and right rows by slice."""
@@ -146,7 +146,7 @@ def _create_entries(
             watermarks=end_watermarks[number],
             read=(left.read, right.read),
             carried=(left.carried_out, right.carried_out),
-            drained=end_watermarks[number].combined == END_OF_INPUT,
+            drained=spec.lane.is_drained(number),
             fingerprint=fingerprints[number],
             carried_in_fingerprint=carried_in_fingerprint,
             late_arrival_policy=spec.late_arrival_policy,

@@ -57,6 +57,7 @@ class Entry:
     carried: tuple[int, int]
     """Number of left and right rows in the checkpoint."""
     drained: bool
+    """True if the inputs ended with the slice (`--drain`)."""
     table_ids: tuple[str, str] | None = None
     """Ids of the tables of the left and right input, which Delta gives to each new table; None in rows of earlier
     versions of Tidemark."""
@@ -94,6 +95,11 @@ class Entry:
     """Erasures since the run, as a JSON list of `erasure_records.ErasureRecord`."""
     adopted_from: str | None = None
     """Table with the output of an adopted slice, as JSON (`adoption.AdoptedTable`); None for other slices."""
+
+    @property
+    def is_end_of_input(self) -> bool:
+        """True if no slice can follow, because the inputs ended. A drained Spark query can continue."""
+        return self.watermarks.combined == END_OF_INPUT
 
     @property
     def output_version(self) -> str:

@@ -40,7 +40,7 @@ def select_new_slices(context: PlanningContext) -> SliceSelection:
             f"slice {grid.label(first)} continues the state of the committed slice before it. "
             "Remove --from-empty-state, or give the pipeline a new `output`."
         )
-    if last and last.drained and end > start:
+    if last and last.is_end_of_input and end > start:
         raise SliceOrderError(
             f"the input was drained at slice {grid.label(last.number)}, so no slice can follow it. "
             "Give the pipeline a new `output` to run it again without --drain."

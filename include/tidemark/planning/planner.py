@@ -93,7 +93,7 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
         available_checkpoints=available_checkpoints,
         already_committed=selection.already_committed,
         notes=(*selection.notes, *input_notes, *_collect_notes(context, slice_ranges, files)),
-        drain_after=last.number if last and last.drained else selection.drain_after,
+        drain_after=last.number if last and last.is_end_of_input else selection.drain_after,
         slices_to_reprocess=_find_slices_to_reprocess(context, slice_ranges),
         atomic=request.atomic or selection.is_atomic,
         upstreams=tuple(upstreams),
@@ -199,7 +199,7 @@ def _note_late_arriving_rows(context: PlanningContext, slice_ranges: Sequence[Sl
     following = context.last.number + 1
     if any(_continues_last(context, slice_range.slices) for slice_range in slice_ranges):
         reader = f"slice {context.grid.label(following)} reads them"
-    elif context.last.drained:
+    elif context.last.is_end_of_input:
         reader = f"no slice follows, because the inputs have ended. {context.reprocess_command} reads them"
     else:
         reader = f"they wait for slice {context.grid.label(following)}, which reads them"

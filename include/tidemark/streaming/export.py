@@ -124,7 +124,7 @@ def _require_resumable(state: CheckpointRef) -> None:
     if pipeline.checkpoint_arrival:
         checkpoint = pipeline.checkpoint_arrival.streaming_checkpoint
         raise UserError(f"{pipeline.name} replays a query. Resume that from its own checkpoint, {checkpoint}.")
-    if state.entry.drained:
+    if state.entry.is_end_of_input:
         raise UserError(
             f"the input was drained at {state.end_label}, so no row can follow. Export an earlier checkpoint."
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import ClassVar, Self, TypeVar
@@ -96,15 +96,16 @@ class Lane:
     is_determined_by_position: ClassVar[bool] = True
     """True if a row's position and the earlier increments determine the watermark at its arrival."""
 
-    def with_earlier_drains(self, watermarks: Mapping[int, Watermarks]) -> Self:  # noqa: ARG002
-        """Return the lane for slices that have run before, after some of which the input may have ended.
+    def with_earlier_drains(self, slices: Iterable[int]) -> Self:  # noqa: ARG002
+        """Return the lane with the slices after which the input has ended in an earlier run.
 
         Only a Spark query can continue then. In Flink's dialects, `drain` is enough.
-
-        Args:
-            watermarks: Watermarks at the end of these slices.
         """
         return self
+
+    def is_drained(self, number: int) -> bool:
+        """Return True if the input ends after a slice."""
+        return number == self.drain
 
     @classmethod
     def refine_buckets(cls, lanes: Sequence[Self], buckets: Buckets) -> Buckets:  # noqa: ARG003

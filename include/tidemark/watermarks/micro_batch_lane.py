@@ -5,7 +5,7 @@ A bucket is a micro-batch here. The order of rows within it has no meaning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Literal, Self
@@ -61,10 +61,12 @@ class MicroBatchLane(Lane):
         return max(watermarks.batch or 0, combine(by_side, default=0))
 
     @override
-    def with_earlier_drains(self, watermarks: Mapping[int, Watermarks]) -> Self:
-        # After the last batch of a query that has ended, no batch would use a newer watermark.
-        drains = (number for number, end in watermarks.items() if end.batch == self.next_watermark(end))
-        return replace(self, earlier_drains=frozenset(drains))
+    def with_earlier_drains(self, slices: Iterable[int]) -> Self:
+        return replace(self, earlier_drains=frozenset(slices))
+
+    @override
+    def is_drained(self, number: int) -> bool:
+        return number == self.drain or number in self.earlier_drains
 
     @classmethod
     @override
@@ -119,8 +121,7 @@ def _compute_timeline(statistics: pd.DataFrame, lane: MicroBatchLane, buckets: B
                 watermarks = _raise_watermark(watermarks, side, newest[side].iloc[batch], lane)
             watermarks = replace(watermarks, batch=watermark)
             watermarks = _after_no_data_batch(watermarks, lane, is_idle=lane.is_idle_between_batches)
-        is_drained = number == lane.drain or number in lane.earlier_drains
-        watermarks = _after_no_data_batch(watermarks, lane, is_idle=is_drained)
+        watermarks = _after_no_data_batch(watermarks, lane, is_idle=lane.is_drained(number))
         end_watermarks[number], combined_at_end[number] = watermarks, watermarks.combined
     table = pd.DataFrame(batches, columns=_COLUMNS).astype("int64")
     return Timeline(table, has_late_candidates, end_watermarks, combined_at_end)

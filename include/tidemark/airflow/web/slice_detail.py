@@ -20,7 +20,7 @@ from tidemark.airflow_provider.settings import read_option
 from tidemark.cli.status_summary import read_late_rows
 from tidemark.comparison.agreement import read_agreement
 from tidemark.config.sides import SIDES
-from tidemark.config.types import format_micros
+from tidemark.ledger.entry import format_watermark
 from tidemark.ledger.ledger_table import read_newest_rows
 from tidemark.quality.quarantine import QuarantinedGroup, list_quarantined_of_slice
 from tidemark.quality.results_table import read_results, read_slice_results
@@ -125,10 +125,7 @@ def _read_ledger_row(slices: PipelineSlices, start: datetime) -> dict[str, Any] 
 def _list_watermarks(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for side in SIDES:
         watermark = row[f"{side}_watermark_ms"]
-        if row["drained"]:
-            yield side, "end of input"
-        else:
-            yield side, "none yet" if watermark is None else format_micros(watermark * 1000)
+        yield side, "none yet" if watermark is None else format_watermark(watermark) or "none yet"
 
 
 def _group_late_rows(slices: PipelineSlices, number: int) -> Iterator[LateRows]:
