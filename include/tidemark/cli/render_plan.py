@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -61,10 +61,7 @@ def render_plan(plan: Plan) -> RenderableType:
         table.add_row("", Text(f"{plan.proposed_command}"))
     complete = (f"{input_.table} up to {input_.until_text}: {input_.reason}" for input_ in plan.input_completeness)
     for label, text in [
-        *(
-            ("end of input", f"after slice {plan.grid.label(last)}; no slice can follow")
-            for last in _list_end_of_input(plan)
-        ),
+        *(("end of input", line) for line in _describe_end_of_input(plan)),
         *(("complete", line) for line in complete),
         *(("note", note) for note in plan.notes),
         *(("Spark query", query) for query in plan.spark_queries),
@@ -73,9 +70,11 @@ def render_plan(plan: Plan) -> RenderableType:
     return table
 
 
-def _list_end_of_input(plan: Plan) -> list[int]:
-    """Return the slice after which the inputs end, if the plan runs slices and they end."""
-    return [] if plan.drain_after is None or not plan.jobs else [plan.drain_after]
+def _describe_end_of_input(plan: Plan) -> Iterator[str]:
+    """Yield after which slice the inputs end, if the plan runs slices and they end."""
+    if plan.drain_after is not None and plan.jobs:
+        consequence = "" if plan.pipeline.dialect == "spark" else "; no slice can follow"
+        yield f"after slice {plan.grid.label(plan.drain_after)}{consequence}"
 
 
 def describe_jobs(plan: Plan) -> str:

@@ -55,7 +55,10 @@ SlicesPerJobOption = Annotated[
 ]
 DrainOption = Annotated[
     bool,
-    typer.Option("--drain", help="End the inputs after the last slice: advance watermarks to infinity, emit the rest."),
+    typer.Option(
+        "--drain",
+        help="End the inputs after the last slice. Watermarks become infinite; in dialect spark, a no-data batch runs.",
+    ),
 ]
 EmptyStateOption = Annotated[
     bool,
