@@ -149,6 +149,20 @@ def test_explain_row_behind_the_watermark_whose_window_is_open(spark, lake, writ
     assert history.steps[2].startswith("matched in slice 2024-01-01T01:00Z, rows emitted: 1")
 
 
+def test_explain_rows_of_spark_that_are_never_late_says_why(spark, lake, write, pipeline):
+    write("left", [row(1, 20, 150), (2, "a", None, START + timedelta(minutes=151))], ROW)
+    write("right", [row(11, 50, 55), row(12, 110, 115), row(13, 152, 155)], ROW)
+    join = {"type": "left", "keys": ["k"], "interval": {"lower": "-30 minutes", "upper": "30 minutes"}}
+    delays = {"left__watermark_delay": None, "right__watermark_delay": "10 minutes"}
+    settings = pipeline(dialect="spark", join=join, **delays)
+    list(execute(spark, create_plan(spark, settings, str(lake), Request(drain=True)), lambda *_: None))
+
+    (overtaken,), (timeless,) = (explain_rows(spark, settings, str(lake), "left", {"id": number}) for number in "12")
+
+    assert overtaken.steps[1] == "on time: the left input has no watermark, so its rows are never late"
+    assert timeless.steps[1] == "on time: it has no event time, so it is never late"
+
+
 def test_parse_row_reads_columns_and_values():
     assert parse_row("carrier=UA, flight=1545") == {"carrier": "UA", "flight": "1545"}
     for text in ("UA", "", "carrier=UA,"):

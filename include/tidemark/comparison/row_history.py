@@ -297,13 +297,22 @@ class _HistoryReader:
         return f"{format_micros(microseconds).removesuffix('Z')} {zone}" if zone else format_micros(microseconds)
 
     def _describe_on_time(self, number: int) -> str:
+        """Describe how far ahead of the watermark the row was, or why no watermark applies to it."""
+        pipeline = self.view.pipeline
+        if pipeline.join.time == "processing":
+            return "on time, as all rows are on processing time"
+        if self.row["event_time"] is None:
+            return "on time: it has no event time, so it is never late"
+        if pipeline.dialect == "spark" and getattr(pipeline, self.side).watermark_delay is None:
+            return f"on time: the {self.side} input has no watermark, so its rows are never late"
+        return self._describe_margin(number)
+
+    def _describe_margin(self, number: int) -> str:
         """Describe how far ahead of the watermark the row was. Replays its slice, because no table stores that."""
         view = self.view
         pipeline = view.pipeline
         grid = view.grid
         entry = view.ledger.entry(number - 1)
-        if pipeline.join.time == "processing":
-            return "on time, as all rows are on processing time"
         slices = range(number, number + 1)
         rows = read_input_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED))
         join = create_join(pipeline, view.spark, get_schemas(view.inputs))
