@@ -8,13 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark import cli
+from tidemark.comparison import ComparisonRequest, compare
 from tidemark.comparison.chain_history import explain_rows
+from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.row_lookup import format_row, parse_row
 from tidemark.config import TimeColumn
 from tidemark.errors import UserError
 from tidemark.execution.run import execute
 from tidemark.planning.planner import create_plan
 from tidemark.planning.request import Request
+from tidemark.report.lateness import summarize_lateness
+from tidemark.report.narrative import describe_lateness
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 LATE = (
@@ -100,38 +104,63 @@ def test_explain_rows_describes_each_outcome(spark, lake, write, settings, tmp_p
         explain_rows(spark, settings, str(lake), "left", {"k": "a"})
 
 
-@pytest.mark.parametrize(
-    ("join", "steps"),
-    [
-        (
-            {"window": {"tumbling": "1 hour"}, "trigger": {"count": 2}, "evictor": {"count": 2}},
-            [
-                "matched in slice 2024-01-01T00:00Z, rows emitted: 1",
-                "left the window from 2024-01-01T00:00Z by the evictor before pane 1",
-                "left the buffers before the end of that slice",
-            ],
-        ),
-        (
-            {"window": {"tumbling": "2 hours"}, "time": "processing"},
-            [
-                "on time, as all rows are on processing time",
-                "no emission contains it",
-                "lost: the input ended before the clock reached the timer of the window from 2024-01-01T00:00Z",
-                "left the buffers before the end of that slice",
-            ],
-        ),
-    ],
-)
-def test_explain_rows_evicted_row_describes_the_window(spark, lake, write, pipeline, join, steps):
-    write("left", [row(1, 5, 6), row(2, 7, 8)], ROW)
-    write("right", [row(11, 6, 7), row(12, 8, 9)], ROW)
-    settings = pipeline(join={"keys": ["k"], **join})
-    (done,) = execute(spark, create_plan(spark, settings, str(lake), Request(drain=True)), lambda *_: None)
+@pytest.fixture
+def run_windows(spark, lake, write, pipeline):
+    """Run a window join of two rows per input up to the end of the input, and return its settings."""
 
-    assert done.validation_result.outcome == "passed"
+    def run(**join):
+        write("left", [row(1, 5, 6), row(2, 7, 8)], ROW)
+        write("right", [row(11, 6, 7), row(12, 8, 9)], ROW)
+        settings = pipeline(join={"keys": ["k"], **join})
+        (done,) = execute(spark, create_plan(spark, settings, str(lake), Request(drain=True)), lambda *_: None)
+        assert done.validation_result.outcome == "passed"
+        return settings
+
+    return run
+
+
+def test_explain_rows_evicted_row_describes_the_window(spark, lake, run_windows):
+    settings = run_windows(window={"tumbling": "1 hour"}, trigger={"count": 2}, evictor={"count": 2})
 
     (history,) = explain_rows(spark, settings, str(lake), "left", {"id": "1"})
-    assert list(history.steps)[-len(steps) :] == steps
+    assert list(history.steps)[-3:] == [
+        "matched in slice 2024-01-01T00:00Z, rows emitted: 1",
+        "left the window from 2024-01-01T00:00Z by the evictor before pane 1",
+        "left the buffers before the end of that slice",
+    ]
+
+
+def test_row_lost_at_the_end_of_input_is_neither_late_nor_rejected(spark, lake, write, run_windows):
+    settings = run_windows(window={"tumbling": "2 hours"}, time="processing")
+
+    (history,) = explain_rows(spark, settings, str(lake), "left", {"id": "1"})
+    assert list(history.steps)[-4:] == [
+        "on time, as all rows are on processing time",
+        "no emission contains it",
+        "lost: the input ended before the clock reached the timer of the window from 2024-01-01T00:00Z",
+        "left the buffers before the end of that slice",
+    ]
+
+    view = CommittedView.read(spark, settings, str(lake))
+    for source in summarize_lateness(view, range(1)).inputs:
+        assert (source.late_rows, source.rejected_rows) == (0, {})
+        assert describe_lateness(source) == "None of 2 rows was behind the watermark."
+
+    # The stream has read on, and has a row of another window too.
+    columns = view.read_emissions().drop("_slice", "_pane", "_result_time")
+    window = [START, START + timedelta(hours=2)]
+    pair = [*row(1, 5, 6), *row(11, 6, 7)]
+    names = [f"{side}_{name}" for side in ("left", "right") for name in ("id", "k", "happened", "arrived")]
+    streamed = [
+        dict(zip([*names, "_emission", "_window_start", "_window_end"], [*pair, "matched", *bounds], strict=True))
+        for bounds in (window, [bound + timedelta(hours=2) for bound in window])
+    ]
+    write("streamed", spark.createDataFrame(streamed, columns.schema))
+    result = compare(spark, settings, str(lake), ComparisonRequest("streamed", try_settings=False), None)
+    assert [(cause.cause, cause.rows) for cause in result.causes] == [
+        ("lost at the end of input", 1),
+        ("unexplained", 1),
+    ]
 
 
 def test_explain_row_behind_the_watermark_whose_window_is_open(spark, lake, write, pipeline):

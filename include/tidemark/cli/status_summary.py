@@ -15,7 +15,7 @@ from tidemark.config import Pipeline
 from tidemark.config.candidate_version import format_cli_arguments
 from tidemark.config.sides import SIDES, SideName
 from tidemark.delta.pipeline_tables import PipelineTables
-from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS
+from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, LOSS_REASONS
 from tidemark.formatting import ToDict
 from tidemark.ledger.adoption import find_adoption
 from tidemark.ledger.entry import format_watermark
@@ -145,7 +145,7 @@ def summarize_status(pipeline: Pipeline, lake: str, *, since: int = 0) -> Status
             reasons={
                 reason: len(rows)
                 for reason, rows in lateness_of_side.items()
-                if reason not in {"late", *LATE_BUT_BUFFERED_REASONS}
+                if reason not in {"late", *LATE_BUT_BUFFERED_REASONS, *LOSS_REASONS}
             },
             watermark=_format_watermark(last[f"{side}_watermark_ms"]),
         )

@@ -3,6 +3,7 @@
 from tidemark.comparison.result import CHANGED_VALUE
 
 MISSING, PADDED, UNEXPLAINED = "missing in an input", "padded before its partner arrived", "unexplained"
+LOST, LEFT_OUT = "lost at the end of input", "left out of a firing"
 CAUSES = {
     "pending": "not due yet: the pipeline, the reference or the stream has not reached the slice",
     "quarantined": "the pipeline has it in quarantine, because it fails an expectation",
@@ -16,6 +17,8 @@ CAUSES = {
     "partner already evicted": "an input row of the emission was late, and its partner had left the buffers",
     "rejected in the stream": "the stream rejected an input row of the emission",
     "rejected in the batch": "the pipeline rejected an input row of the emission, or `where` excludes one",
+    LOST: "the input ended before the clock reached the timer that emits the row",
+    LEFT_OUT: "a time evictor left out an input row of the emission, because it has no event time",
     "other settings": "the stream ran under other settings",
     PADDED: "padded on one side, matched on the other",
     UNEXPLAINED: "none of these",
@@ -39,6 +42,8 @@ REMEDIES = {
     "rejected in the stream": "The rows have no key or no usable time in the stream. Correct them at the source.",
     "rejected in the batch": "The rows have no key or no usable time in the pipeline, or `where` excludes them. "
     "Correct the rows or the setting.",
+    LOST: "Some timers do not run at the end of the input. If the stream reads on, run the pipeline without --drain.",
+    LEFT_OUT: "Flink's time evictor fails at such a row. Correct the row at the source, or use another evictor.",
     "other settings": "Use the same settings in the pipeline and the stream.",
     PADDED: "The partner arrived too late. A longer watermark delay lets the row wait for it.",
     UNEXPLAINED: "Trust neither side yet. Follow the history of an example's input rows, and the stream's log at "

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidemark.comparison.cause_descriptions import CAUSES, MISSING, PADDED, UNEXPLAINED
+from tidemark.comparison.cause_descriptions import CAUSES, LEFT_OUT, LOST, MISSING, PADDED, UNEXPLAINED
 from tidemark.comparison.committed_view import ROW_LABEL, CommittedView
 from tidemark.comparison.compared_columns import ComparedColumns
 from tidemark.comparison.multiset_diff import BATCH, STREAM, is_close
@@ -37,6 +37,8 @@ made it late by `_lateness_ms`, and the input that determined it, `_limiting_sid
 `chain_causes.find_causes` adds the `_pipeline` whose join has the cause, and whose inputs these are."""
 _DROPPED = ("late", "late_for_window")
 _LATE = (*_DROPPED, "late_but_processed")
+_LOSSES = {LOST: "lost_at_end_of_input", LEFT_OUT: "no_event_time_for_window"}
+"""Reason in a label's `losses` by cause."""
 _MATCHED = ("matched", "semi")
 _INPUT_SETTINGS = ("watermark_delay", "recorded_watermark", "partition", "idle_timeout", "where", "filter")
 """Settings of an input, without its table and clock, that affect the output."""
@@ -343,7 +345,9 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
 
     # Flink's windows emit their pairs at their end, which may be in a later slice than both rows.
     join = batch.pipeline.join
-    is_at_arrival = is_matched & F.lit(join.window is None or batch.pipeline.dialect == "spark")
+    emits_at_arrival = join.window is None or batch.pipeline.dialect == "spark"
+    # If it is not known whether a row is matched, a timer may have emitted it.
+    is_at_arrival = F.coalesce(is_matched, F.lit(False)) & F.lit(emits_at_arrival)
     due = F.when(is_at_arrival, F.col("_clock")).otherwise(grid.end_column(F.unix_micros("_slice")) - 1)
     buffered = _find_side("batch", lambda label: label["buffered"])
     not_run = F.col("_clock") >= grid.start_of(batch.end)
@@ -384,18 +388,33 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
     late = _find_side("reference", _has_reason("late_but_processed"))
     is_late_match = only_batch & as_reference & is_matched & late.isNotNull()
     yield _Rule("partner already evicted", is_late_match, late, "reference")
-    for table, condition, view in (
-        ("stream", only_batch & as_reference, "reference"),
-        ("batch", only_stream, "batch"),
-    ):
-        rejected = _find_side(view, lambda label: ~label["reason"].isin(*_LATE))
-        left, right = (F.col(f"_{side}_{view}")["reason"] for side in SIDES)
-        reason = F.when(rejected == "left", left).otherwise(right)
-        yield _Rule(f"rejected in the {table}", condition & rejected.isNotNull(), rejected, detail=reason)
+    not_emitted = (("stream", only_batch & as_reference, "reference"), ("batch", only_stream, "batch"))
+    yield from _list_rejection_rules(not_emitted, is_at_arrival, rows)
     if views.settings_difference:
         yield _Rule("other settings", as_reference, detail=F.lit(views.settings_difference))
     yield _Rule(PADDED, F.col("_counterpart"))
     yield from _list_unexplained_rules(views, only_stream, only_batch)
+
+
+def _list_rejection_rules(
+    not_emitted: Sequence[tuple[str, Column, str]], is_at_arrival: Column, rows: DataFrame
+) -> Iterator[_Rule]:
+    """Yield rules for input rows that a table without the emission rejected or lost.
+
+    Args:
+        not_emitted: Tables, conditions for the emissions that they lack, and the view of each table.
+        is_at_arrival: True for emissions that no timer emits.
+        rows: The differing rows.
+    """
+    for table, condition, view in not_emitted:
+        rejected = _find_side(view, lambda label: ~label["reason"].isin(*_LATE))
+        left, right = (F.col(f"_{side}_{view}")["reason"] for side in SIDES)
+        reason = F.when(rejected == "left", left).otherwise(right)
+        yield _Rule(f"rejected in the {table}", condition & rejected.isNotNull(), rejected, detail=reason)
+    for cause, reason_of_loss in _LOSSES.items():
+        for _, condition, view in not_emitted:
+            lost = _find_side(view, _has_loss(reason_of_loss, rows))
+            yield _Rule(cause, condition & ~is_at_arrival & lost.isNotNull(), lost)
 
 
 def _list_unexplained_rules(views: ComparedViews, only_stream: Column, only_batch: Column) -> Iterator[_Rule]:
@@ -463,6 +482,16 @@ def _find_side(view: str, condition: Callable[[Column], Column]) -> Column:
 
 def _has_reason(*reasons: str) -> Callable[[Column], Column]:
     return lambda label: label["reason"].isin(*reasons)
+
+
+def _has_loss(reason: str, rows: DataFrame) -> Callable[[Column], Column]:
+    """Return True for a label with a loss from the window of the emission, or from any if the window is not known."""
+    start = F.unix_micros(F.col("_window_start").cast("timestamp")) if "_window_start" in rows.columns else F.lit(None)
+
+    def is_lost(loss: Column) -> Column:
+        return (loss["reason"] == reason) & F.coalesce(loss["window_start"] == start, F.lit(True))
+
+    return lambda label: F.exists(label["losses"], is_lost)
 
 
 def _select_settings(pipeline: Pipeline) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.table import DeltaTableHandle
 from tidemark.delta.table_reader import read_newest
 from tidemark.errors import SliceOrderError
+from tidemark.execution.replay import LOSS_REASONS
 from tidemark.joins.join_type import SEMI_ANTI_TYPES
 from tidemark.ledger.adoption import find_adoption
 from tidemark.ledger.checkpoint_files import read_buffered_rows
@@ -33,11 +34,14 @@ from tidemark.timegrid.slices import Grid
 from tidemark.watermarks.row_status import FILTERED, is_filtered
 
 _LATENESS = ("reason string", "watermark long", "lateness_ms long", "limiting_side string")
-_LABEL_FIELDS = ("clock long", "event_time long", *_LATENESS, "late_arriving boolean", "buffered boolean")
+_LOSSES = "losses array<struct<reason: string, window_start: long>>"
+_LABEL_FIELDS = ("clock long", "event_time long", *_LATENESS, _LOSSES, "late_arriving boolean", "buffered boolean")
 ROW_LABEL = f"struct<{', '.join(_LABEL_FIELDS)}>"
 """Type of an input row's label. `clock` and `event_time` are in microseconds UTC. The lateness fields of late and
-rejected rows are from table `late` (watermark in ms); `reason` may also be the filter `where`. `late_arriving`: the row
-arrived after its slice was committed. `buffered`: it is in the buffers at the end of the last slice."""
+rejected rows are from table `late` (watermark in ms); `reason` may also be the filter `where`. `losses`: the
+`LOSS_REASONS` for which the output lacks the row, each with the start of the window (microseconds UTC, null without
+one). `late_arriving`: the row arrived after its slice was committed. `buffered`: it is in the buffers at the end of the
+last slice."""
 
 
 @dataclass(frozen=True)
@@ -144,13 +148,21 @@ class CommittedView:
         return labels.select("_hash", F.struct(*(field.split()[0] for field in _LABEL_FIELDS)).alias("label"))
 
     def _find_late(self, side: SideName, columns: list[str], hashes: DataFrame) -> DataFrame:
-        """Return the lateness of rows of the side output; of several windows that with the greatest lateness."""
+        """Return the lateness and the losses of rows of the side output.
+
+        Of several windows the one with the greatest lateness counts.
+        """
         late = read_committed_rows(self.spark, self.ledger, "late").where(F.col("side") == side)
         names = [field.split()[0] for field in _LATENESS]
-        late = late.withColumn("watermark", F.unix_millis("watermark"))
-        hashed = _hash_side(late, side, columns, names)
-        lateness = F.coalesce("lateness_ms", F.lit(-(2**63)))
-        return _group(hashed, hashes).agg(*(F.max_by(name, lateness).alias(name) for name in names))
+        window_start = F.unix_micros(F.col("window_start").cast("timestamp"))
+        late = late.withColumns({"watermark": F.unix_millis("watermark"), "window_start": window_start})
+        hashed = _hash_side(late, side, columns, [*names, "window_start"])
+        is_lost = F.col("reason").isin(*LOSS_REASONS)
+        lateness = F.when(~is_lost, F.coalesce("lateness_ms", F.lit(-(2**63))))
+        losses = F.collect_set(F.when(is_lost, F.struct("reason", "window_start")))
+        return _group(hashed, hashes).agg(
+            *(F.max_by(name, lateness).alias(name) for name in names), losses.alias("losses")
+        )
 
     def _find_late_arriving(self, side: SideName, columns: list[str], hashes: DataFrame) -> DataFrame:
         number = SIDES.index(side)

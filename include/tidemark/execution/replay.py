@@ -37,13 +37,10 @@ from tidemark.watermarks.lanes import Lane, Timeline, join_bucket_watermarks
 from tidemark.watermarks.late_positions import LatePositions
 from tidemark.watermarks.row_status import AHEAD, is_filtered, moves_watermark_only
 
-LATE_BUT_BUFFERED_REASONS = (
-    "late_for_window",
-    "late_but_processed",
-    "no_event_time_for_window",
-    "lost_at_end_of_input",
-)
+LATE_BUT_BUFFERED_REASONS = ("late_for_window", "late_but_processed")
 """Reasons of late rows that take part in the join all the same, and are buffered until they are evicted."""
+LOSS_REASONS = ("no_event_time_for_window", "lost_at_end_of_input")
+"""Reasons of rows that are neither late nor rejected: they take part, and yet the output lacks them."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tidemark.delta.staging import StagedFiles
 from tidemark.execution.job_spec import JobSpec
 from tidemark.execution.late_row_matches import add_would_match
 from tidemark.execution.output_stream import create_output_stream, select_stream_emissions
-from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, ReplayResult
+from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, LOSS_REASONS, ReplayResult
 from tidemark.joins.late_table import select_late_table
 from tidemark.joins.output_schema import flatten_emissions, select_output
 from tidemark.ledger.checkpoint_files import to_table_rows, with_slice_numbers
@@ -132,6 +132,6 @@ def _write_late(
     if not staged.files:
         return staged, no_counts
     number = plan.grid.number_column(F.unix_micros("_slice")).alias("number")
-    is_rejected = ~F.col("reason").isin("late", *LATE_BUT_BUFFERED_REASONS)
+    is_rejected = ~F.col("reason").isin("late", *LATE_BUT_BUFFERED_REASONS, *LOSS_REASONS)
     counts = F.count_if(F.col("reason") == "late").alias("late"), F.count_if(is_rejected).alias("rejected")
     return staged, staged.read(spark).groupBy("side", number).agg(*counts).toPandas()

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from tidemark.comparison.committed_view import CommittedView
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import to_millis
-from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS
+from tidemark.execution.replay import LATE_BUT_BUFFERED_REASONS, LOSS_REASONS
 from tidemark.ledger.committed_snapshot import read_committed_rows
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -94,15 +94,15 @@ def summarize_lateness(view: CommittedView, slices: range) -> LatenessSummary:
 
 
 def _aggregate_late_rows(view: CommittedView, slices: range) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Aggregate the table `late`.
+    """Aggregate the late and rejected rows of the table `late`.
 
     Returns:
         Rows by side, reason and bin, which is null for rejected rows; and quantiles of the lateness by side, by input
         that determined the watermark, and by both.
     """
-    rows = read_committed_rows(view.spark, view.ledger, "late").where(
-        _is_in_slices(F.unix_micros("_slice"), view, slices)
-    )
+    is_in_slices = _is_in_slices(F.unix_micros("_slice"), view, slices)
+    is_lost = F.col("reason").isin(*LOSS_REASONS)
+    rows = read_committed_rows(view.spark, view.ledger, "late").where(is_in_slices & ~is_lost)
     lateness = F.greatest("lateness_ms", F.lit(0))
     bin_number = reduce(Column.__add__, ((lateness >= edge).cast("int") for edge in BIN_EDGES[1:]))
     is_late = F.col("reason").isin("late", *LATE_BUT_BUFFERED_REASONS)
