@@ -271,6 +271,10 @@ def test_with_overrides_replaces_settings_of_a_comparison(tmp_path):
             {"compare.table": "other", "compare.keycolumns": ["a"]},
             "compare.keycolumns: unknown field. Did you mean key_columns?",
         ),
+        (
+            {"compare.table": "other", "compare.table.name": "x"},
+            "compare.table.name: there is no such setting. compare.table is a value without fields.",
+        ),
         ({"left.watermark_delay": None}, "the pipeline: left.watermark_delay: is missing"),
     ],
 )

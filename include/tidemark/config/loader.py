@@ -121,14 +121,18 @@ def with_overrides(pipeline: Pipeline, overrides: Mapping[str, Any]) -> Pipeline
         overrides: Values in the form of a pipeline file, by dotted names. None removes a setting.
 
     Raises:
-        PipelineFileError: The resulting settings are invalid.
+        PipelineFileError: There is no setting of such a name, or the resulting settings are invalid.
     """
     content = pipeline.model_dump(mode="json", exclude_unset=True)
     for name, value in overrides.items():
         *parents, last = name.split(".")
         part = content
-        for parent in parents:
+        for depth, parent in enumerate(parents, start=1):
             part[parent] = part = part.get(parent) or {}
+            if not isinstance(part, dict):
+                raise PipelineFileError(
+                    f"{name}: there is no such setting. {'.'.join(parents[:depth])} is a value without fields."
+                )
         if value is None:
             part.pop(last, None)
         else:
