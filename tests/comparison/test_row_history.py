@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import functions as F
 
 from tidemark import cli
 from tidemark.comparison import ComparisonRequest, compare
@@ -35,14 +36,11 @@ def row(number, happened, arrived, key="a"):
 @pytest.fixture
 def settings(spark, lake, write, pipeline):
     """Run a pipeline (watermark delay 10 minutes, bounds -30 to 0 minutes, hourly slices); return its settings."""
-    write(
-        "left",
-        [
-            *(row(1, 5, 6), row(2, 58, 59), row(3, 20, 90), row(4, 100, 101), row(5, 70, 200)),
-            *((6, None, START, START), (7, "a", START, None)),
-        ],
-        ROW,
-    )
+    rows = [
+        *(row(1, 5, 6), row(2, 58, 59), row(3, 20, 90), row(4, 100, 101), row(5, 70, 200)),
+        *((6, None, START, START), (7, "a", START, None)),
+    ]
+    write("left", spark.createDataFrame(rows, ROW).withColumn("tags", F.array("id")))
     write("right", [row(11, 0, 5), row(12, 50, 55), row(13, 100, 102), row(14, 150, 155)], ROW)
     pipeline_settings = pipeline()
     plan = create_plan(spark, pipeline_settings, str(lake), Request(end=START + timedelta(hours=3)))
@@ -95,6 +93,8 @@ def test_explain_rows_describes_each_outcome(spark, lake, write, settings, tmp_p
 
     with pytest.raises(UserError, match="--left: input left has no column happend. Did you mean happened"):
         explain_rows(spark, settings, str(lake), "left", {"happend": "1"})
+    with pytest.raises(UserError, match="--left: column tags is array<int>, by which no row can be found"):
+        explain_rows(spark, settings, str(lake), "left", {"tags": "1"})
     with pytest.raises(UserError, match="--left id=99: input left has no such row"):
         explain_rows(spark, settings, str(lake), "left", {"id": "99"})
     write("left", [row(20, 300, 300), row(21, 100, 101)], ROW)

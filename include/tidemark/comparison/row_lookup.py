@@ -24,6 +24,8 @@ from tidemark.sources.stored_input import StoredInput
 
 _VALUE = re.compile(r"""\s*([^=,]+?)\s*=\s*(?:('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|([^,]*?))\s*(,|$)""")
 """Column, quoted or plain value, and the comma before the next column."""
+_TYPES_WITHOUT_TEXT = (T.ArrayType, T.MapType, T.StructType, T.VariantType)
+"""Types whose values have no text that a user could give."""
 MAX_ROWS = 5
 """Largest number of rows that one lookup may find."""
 
@@ -95,7 +97,7 @@ def find_rows(view: CommittedView, side: SideName, values: RowValues) -> list[Ro
     """Find the rows of an input with these values, normalized and with their `_hash`.
 
     Raises:
-        UserError: No such column, no such row, or more than `MAX_ROWS` rows.
+        UserError: No such column, one without scalar values, no such row, or more than `MAX_ROWS` rows.
     """
     source = view.inputs[SIDES.index(side)]
     schema = source.side.schema
@@ -103,6 +105,11 @@ def find_rows(view: CommittedView, side: SideName, values: RowValues) -> list[Ro
         if name not in schema.names:
             hint = suggest_name(name, schema.names)
             raise UserError(f"--{side}: input {source.table.name} has no column {name}. {hint}")
+        dtype = schema[name].dataType
+        if values[name] is not None and isinstance(dtype, _TYPES_WITHOUT_TEXT):
+            raise UserError(
+                f"--{side}: column {name} is {dtype.simpleString()}, by which no row can be found. Name other columns."
+            )
     has_values = reduce(Column.__and__, (has_value(source, name, value) for name, value in values.items()))
     collected = _read_rows(view, side, has_values).limit(MAX_ROWS + 1).collect()
     given = format_row(values)
