@@ -192,6 +192,23 @@ def test_compare_unfinished_table_assigns_pending(inputs, pipeline, run_pipeline
     assert {cause for cause, _ in count_causes(unfinished_reference)} == {"pending"}
 
 
+@pytest.mark.parametrize("kind", ["left", pytest.param("full", marks=pytest.mark.slow)])
+def test_compare_outer_join_of_unknown_emission_knows_the_input_rows(
+    inputs, pipeline, run_pipeline, compare_with, read_emissions, kind
+):
+    """The stream's columns do not show if a row is padded."""
+    join = LEFT_JOIN | {"type": kind}
+    select = {"id": "left_id", "v": "coalesce(right_v, 0)"}
+    complete = run_pipeline(pipeline(dialect="flink-sql", join=join, output="complete"))
+    half = run_pipeline(pipeline(dialect="flink-sql", join=join, select=select), end=START + 3 * HOUR)
+    stream = read_emissions(complete).where("left_id IS NOT NULL")
+
+    result = compare_with(half, stream.selectExpr(*(f"{text} AS {name}" for name, text in select.items())))
+
+    assert {cause for cause, missing_in in count_causes(result) if missing_in == "batch"} == {"pending"}
+    assert kind == "full" or len(result.causes) == 1
+
+
 def test_compare_slice_committed_meanwhile_does_not_count(
     spark, lake, inputs, pipeline, run_pipeline, compare_with, read_emissions, monkeypatch
 ):

@@ -6,7 +6,7 @@ how the stream ran, such as the replay of its trace. It counts for the rows that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from typing import Any
@@ -26,7 +26,8 @@ from tidemark.config.diff import flatten_settings, format_setting
 from tidemark.config.sides import SIDES, SideName
 from tidemark.config.types import format_instant, to_micros
 from tidemark.errors import UserError
-from tidemark.joins.join_type import SEMI_ANTI_TYPES
+from tidemark.formatting import quote_identifier
+from tidemark.joins.join_type import PADDING_TYPES
 from tidemark.ledger.row_content import content_hash, list_unordered_columns, to_comparable_columns
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
@@ -215,9 +216,7 @@ def _add_labels(rows: DataFrame, side: SideName, views: ComparedViews, names: Se
     if not columns:
         labels = {f"_{side}_{name}": no_label for name in ("batch", "reference")}
         return rows.withColumns({f"_{side}": F.lit(None).cast("long"), **labels})
-    is_absent = F.col("_emission") == ("padded_right" if side == "left" else "padded_left")
-    if side == "right":
-        is_absent = is_absent | F.col("_emission").isin(*SEMI_ANTI_TYPES)
+    is_absent = _is_absent(side, views.batch.pipeline.join.type, columns)
     rows = rows.withColumn(f"_{side}", F.when(~is_absent, content_hash(rows, columns)))
     hashes = rows.select(F.col(f"_{side}").alias("_hash")).where("_hash IS NOT NULL").distinct()
     for name, view in (("batch", views.batch), ("reference", views.reference)):
@@ -228,6 +227,21 @@ def _add_labels(rows: DataFrame, side: SideName, views: ComparedViews, names: Se
         by_hash = by_hash.select(F.col("_hash").alias(f"_{side}"), F.col("label").alias(f"_{side}_{name}"))
         rows = rows.join(by_hash, f"_{side}", "left")
     return rows
+
+
+def _is_absent(side: SideName, join_type: str, columns: Iterable[str]) -> Column:
+    """Return True if an emission has no row of an input.
+
+    Args:
+        side: The input.
+        join_type: Type of the join.
+        columns: The input's columns in the emission, which decide if its kind is not known.
+    """
+    other: SideName = "right" if side == "left" else "left"
+    if join_type not in PADDING_TYPES[other]:
+        return F.lit(False)
+    is_null = reduce(Column.__and__, (F.col(quote_identifier(name)).isNull() for name in columns))
+    return F.coalesce(F.col("_emission") == f"padded_{other}", is_null)
 
 
 def _is_foreign(views: ComparedViews) -> Column:
