@@ -192,6 +192,31 @@ def test_compare_unfinished_table_assigns_pending(inputs, pipeline, run_pipeline
     assert {cause for cause, _ in count_causes(unfinished_reference)} == {"pending"}
 
 
+def test_compare_padded_row_that_the_pipeline_has_matched_is_not_pending(
+    inputs, pipeline, run_pipeline, compare_with, read_emissions
+):
+    """The pipeline still buffers the row, but it pads no row that it has matched."""
+    half = run_pipeline(pipeline(dialect="flink-sql", join=LEFT_JOIN), end=START + 3 * HOUR)
+    emissions = read_emissions(half)
+    newest = emissions.where("right_id IS NOT NULL").orderBy(F.desc("left_happened"), "left_id").first()["left_id"]
+    is_newest = F.col("left_id") == newest
+    nulls = {
+        name: F.lit(None).cast(emissions.schema[name].dataType)
+        for name in emissions.columns
+        if name.startswith("right_")
+    }
+    padded = emissions.where(is_newest).limit(1).withColumns({**nulls, "_emission": F.lit("padded_left")})
+
+    result = compare_with(half, emissions.where(~is_newest).unionByName(padded))
+
+    pairs = emissions.where(is_newest).count()
+    assert count_causes(result) == {
+        ("padded before its partner arrived", "batch"): 1,
+        ("padded before its partner arrived", "stream"): pairs,
+    }
+    assert result.differences == 1 + pairs
+
+
 @pytest.mark.parametrize("kind", ["left", pytest.param("full", marks=pytest.mark.slow)])
 def test_compare_outer_join_of_unknown_emission_knows_the_input_rows(
     inputs, pipeline, run_pipeline, compare_with, read_emissions, kind

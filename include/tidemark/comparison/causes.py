@@ -330,10 +330,11 @@ def _has_counterpart() -> Column:
         F.when(is_matched, is_in_other_table(side, ~is_matched)).otherwise(is_in_other_table(side, is_matched))
         for side in SIDES
     ]
-    return reduce(
+    has_any = reduce(
         Column.__or__,
         (_is_present(side) & counterpart for side, counterpart in zip(SIDES, counterparts, strict=True)),
     )
+    return F.coalesce(has_any, F.lit(False))
 
 
 @dataclass(frozen=True)
@@ -363,15 +364,17 @@ def _list_rules(views: ComparedViews, rows: DataFrame) -> Iterator[_Rule]:
     # If it is not known whether a row is matched, a timer may have emitted it.
     is_at_arrival = F.coalesce(is_matched, F.lit(False)) & F.lit(emits_at_arrival)
     due = F.when(is_at_arrival, F.col("_clock")).otherwise(grid.end_column(F.unix_micros("_slice")) - 1)
+    # An interval join pads no row that it has matched. In a window join the counterpart may be of another window.
+    may_be_emitted = ~is_at_arrival if join.window else ~is_at_arrival & ~F.col("_counterpart")
     buffered = _find_side("batch", lambda label: label["buffered"])
     not_run = F.col("_clock") >= grid.start_of(batch.end)
-    yield _Rule("pending", only_stream & F.coalesce(not_run | (~is_at_arrival & buffered.isNotNull()), F.lit(False)))
+    yield _Rule("pending", only_stream & F.coalesce(not_run | (may_be_emitted & buffered.isNotNull()), F.lit(False)))
     if views.until is not None:
         yield _Rule("pending", only_batch & (due >= views.until))
     if reference := views.reference:
         clock = F.greatest(*(F.col(f"_{side}_reference.clock") for side in SIDES))
         waiting = _find_side("reference", lambda label: label["buffered"])
-        not_run = (clock >= reference.grid.start_of(reference.end)) | (~is_at_arrival & waiting.isNotNull())
+        not_run = (clock >= reference.grid.start_of(reference.end)) | (may_be_emitted & waiting.isNotNull())
         detail = F.lit(f"{reference.pipeline.name} has not reached this slice")
         yield _Rule("pending", only_batch & F.coalesce(not_run, F.lit(False)), detail=detail)
     if "_quarantined" in rows.columns:
