@@ -94,6 +94,11 @@ def create_outcome(value, matched, state):
             [("0 s", 1000, 10), ("1 h", 1000, 20)],
             "0 s keeps 100.0% of pairs; higher values cost state and keep no more",
         ),
+        ([("0 s", 900, 10), ("1 h", 995, 20)], "1 h keeps 99.5% of pairs; no higher value was tried"),
+        (
+            [("0 s", 900, 10), ("1 h", 1000, 20)],
+            "1 h keeps 100.0% of pairs; higher values cost state and keep no more",
+        ),
         ([("0 s", 100, 10), ("1 h", 500, 20)], "no value up to 1 h keeps 99% of pairs; 1 h keeps 50.0% of pairs"),
     ],
 )

@@ -92,6 +92,8 @@ class WhatIf:
             return f"no value up to {self.outcomes[-1].value} keeps {target:.0%} of pairs; {self._format(best)}"
         chosen = sufficient[0]
         best = max(sufficient, key=self.matched_share)
+        if chosen is self.outcomes[-1] and chosen.matched < self.without_lateness.matched:
+            return f"{self._format(chosen)}; no higher value was tried"
         if best.matched == chosen.matched:
             return f"{self._format(chosen)}; higher values cost state and keep no more"
         factor = best.state_rows / max(chosen.state_rows, 1)
