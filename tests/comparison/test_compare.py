@@ -410,6 +410,26 @@ def test_compare_rows_changed_by_hand_rejects_other_settings(
     assert any(result.setting_trials[0].summary in note for note in result.notes)
 
 
+def test_compare_rows_of_skipped_slices_support_no_other_settings(
+    spark, lake, inputs, pipeline, run_pipeline, compare_with, read_emissions
+):
+    """Any settings emit most rows of the skipped slices, but none lacks the row that the stream has lost."""
+    complete = run_pipeline(pipeline(join=inner_join(), output="complete"))
+    settings = run_pipeline(pipeline(join=inner_join()), end=START + HOUR)
+    run_pipeline(settings, start=START + 3 * HOUR, from_empty_state=True)
+    ours = read_emissions(settings).localCheckpoint()
+    emissions = CommittedView.read(spark, complete, str(lake)).read_emissions()
+    is_skipped = (F.col("_slice") >= F.lit(START + HOUR)) & (F.col("_slice") < F.lit(START + 3 * HOUR))
+    skipped = emissions.where(is_skipped).select(*ours.columns)
+    missing = ours.orderBy(F.desc("left_happened"), "left_id", "right_id").limit(1)
+
+    result = compare_with(settings, ours.exceptAll(missing).unionByName(skipped))
+
+    assert count_causes(result) == {("unexplained", "stream"): 1}
+    assert result.setting_trials
+    assert not any(trial.explains for trial in result.setting_trials)
+
+
 def test_compare_every_pane_assigns_re_fired_pane(inputs, pipeline, run_pipeline, compare_with, read_emissions):
     join = {"keys": ["k"], "window": {"tumbling": "1 hour"}, "allowed_lateness": "2 hours"}
     every = run_pipeline(pipeline(join=join, output="every"))

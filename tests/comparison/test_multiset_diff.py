@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from tests.comparison.conftest import HOUR, START
 from tidemark.comparison.causes import _add_missing_columns
+from tidemark.comparison.committed_view import CommittedView
 from tidemark.comparison.compare import _is_in_range, _list_range_notes, _select_range
 from tidemark.comparison.multiset_diff import diff_multisets
 from tidemark.comparison.result import ComparisonRequest
@@ -68,10 +69,9 @@ def test_order_of_map_entries_and_of_collected_rows_has_no_meaning(spark):
 
 def test_only_committed_slices_are_compared(spark):
     entries = dict.fromkeys((2, 3, 6), SimpleNamespace(adopted_from=None))
-    view = SimpleNamespace(
-        grid=Grid(to_micros(START), HOUR // timedelta(microseconds=1)),
-        ledger=SimpleNamespace(entries=entries), pipeline=SimpleNamespace(name="p"), first_published=2, end=7,
-    )  # fmt: skip
+    ledger = SimpleNamespace(entries=entries, last=SimpleNamespace(number=6))
+    grid = Grid(to_micros(START), HOUR // timedelta(microseconds=1))
+    view = CommittedView(spark, SimpleNamespace(name="p"), "", grid, None, (), ledger)
     request = ComparisonRequest("stream", start=START, end=START + 9 * HOUR)
     slices = _select_range(view, request)
     starts = spark.createDataFrame([(START + n * HOUR,) for n in range(10)], "_slice timestamp")

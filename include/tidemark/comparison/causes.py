@@ -146,13 +146,13 @@ def assign_causes(differing: DataFrame, views: ComparedViews, columns: ComparedC
 def attribute_to_settings(
     rows: DataFrame, views: ComparedViews, stream: DataFrame, names: Sequence[str]
 ) -> tuple[DataFrame, tuple[SettingTrial, ...]]:
-    """Search other settings that explain rows without a cause.
+    """Search other settings that explain rows without a cause, in slices with output of the pipeline's own.
 
     Returns:
         The rows, with cause `other settings` if the best trial is supported by the stream as a whole; and the trials,
         the best first.
     """
-    is_open = is_unexplained_here()
+    is_open = is_unexplained_here(views.batch)
     trials, explained = search_settings(rows.where(is_open), views.batch, stream, names, views.until)
     if explained is None or not trials[0].is_supported:
         return rows, trials
@@ -165,9 +165,9 @@ def attribute_to_settings(
     return materialize(rows.transform(with_columns, columns).drop("_explained"), eager=True), trials
 
 
-def is_unexplained_here() -> Column:
-    """Return True for rows without a cause, unless a join before is known to be the place of the cause."""
-    return (F.col("_cause") == UNEXPLAINED) & F.col("_pipeline").isNull()
+def is_unexplained_here(view: CommittedView) -> Column:
+    """Return True for comparable rows without a cause, unless a join before is known to be the place of the cause."""
+    return (F.col("_cause") == UNEXPLAINED) & F.col("_pipeline").isNull() & view.is_comparable(F.col("_slice"))
 
 
 def _read_reference(reference: CommittedView, names: Sequence[str]) -> DataFrame:

@@ -78,7 +78,7 @@ def find_causes(
         rows = _look_up_input(rows, side, views, columns.exact, stream)
     rows = _pair_unknown_rows(rows, columns, views) if views.upstreams else rows
     trials: tuple[SettingTrial, ...] = ()
-    if stream and not rows.where(stream.is_in_range & is_unexplained_here()).isEmpty():
+    if stream and not rows.where(stream.is_in_range & is_unexplained_here(views.batch)).isEmpty():
         rows, trials = attribute_to_settings(rows, views, stream.rows, stream.names)
     if views.upstreams:
         here = F.when(F.col("_input").isNotNull(), F.lit(views.batch.pipeline.name))

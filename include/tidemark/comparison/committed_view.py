@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, reduce
+from itertools import pairwise
 
 from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
@@ -92,6 +93,23 @@ class CommittedView:
         """First slice whose output is the pipeline's own: the first one that is committed and not adopted."""
         adoption = find_adoption(self.ledger.entries)
         return adoption.end if adoption else next(iter(self.ledger.entries))
+
+    @property
+    def skipped_slices(self) -> list[range]:
+        """Slices between committed ones that `run --from-empty-state` has skipped."""
+        return [range(before + 1, after) for before, after in pairwise(self.ledger.entries) if after > before + 1]
+
+    def is_comparable(self, slice_start: Column) -> Column:
+        """Return True unless a slice has no output of the pipeline's own: adopted, skipped and earlier slices.
+
+        Slices that are not due yet, and unknown ones (null), are comparable.
+        """
+        datetime_of = self.grid.datetime_of
+        is_comparable = slice_start >= F.lit(datetime_of(self.first_published))
+        for skipped in self.skipped_slices:
+            start, end = F.lit(datetime_of(skipped.start)), F.lit(datetime_of(skipped.stop))
+            is_comparable &= (slice_start < start) | (slice_start >= end)
+        return F.coalesce(is_comparable, F.lit(True))
 
     @property
     def has_hidden_firings(self) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import count
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -141,26 +141,19 @@ def _list_range_notes(view: CommittedView, request: ComparisonRequest, slices: r
         yield f"slices before {label(first)} are not compared: they are adopted from {adoption.source.table}"
     elif begins_later and first > 0:
         yield f"slices before {label(first)} are not compared: they are not committed"
-    for start, end in _list_skipped_slices(view):
-        if start <= slices[-1] and end > first:
-            yield f"slices from {label(start)} to {label(end)} (exclusive) are not compared: they are not committed"
-
-
-def _list_skipped_slices(view: CommittedView) -> list[tuple[int, int]]:
-    """List the ranges of slices (start inclusive, end exclusive) that `run --from-empty-state` has skipped."""
-    return [(before + 1, after) for before, after in pairwise(view.ledger.entries) if after > before + 1]
+    for skipped in view.skipped_slices:
+        if skipped.start <= slices[-1] and skipped.stop > first:
+            start, end = label(skipped.start), label(skipped.stop)
+            yield f"slices from {start} to {end} (exclusive) are not compared: they are not committed"
 
 
 def _is_in_range(view: CommittedView, request: ComparisonRequest, slices: range) -> Column:
     """Return True for rows of the compared slices, of slices that are not due yet, and of unknown slices."""
     slice_start = F.col("_slice")
-    datetime_of = view.grid.datetime_of
-    in_range = slice_start >= F.lit(datetime_of(slices[0]))
-    for start, end in _list_skipped_slices(view):
-        in_range &= (slice_start < F.lit(datetime_of(start))) | (slice_start >= F.lit(datetime_of(end)))
+    in_range = slice_start >= F.lit(view.grid.datetime_of(slices[0]))
     if request.end:
         in_range = in_range & (slice_start < F.lit(request.end))
-    return F.coalesce(in_range, F.lit(True))
+    return view.is_comparable(slice_start) & F.coalesce(in_range, F.lit(True))
 
 
 def _count_by_slice(rows: DataFrame) -> _Counts:
