@@ -65,7 +65,7 @@ def list_rows_since(output, hour):
 
 
 def test_adopted_pipeline_continues_stream_and_publishes_nothing_before(
-    streamed_lake, run_tidemark, pipeline, read_output, read_ledger, append_inputs
+    spark, streamed_lake, run_tidemark, pipeline, read_output, read_ledger, append_inputs
 ):
     code, output = run_tidemark("adopt -- run/emissions", "--until", UNTIL, "--json")
     assert code == 0
@@ -103,6 +103,14 @@ def test_adopted_pipeline_continues_stream_and_publishes_nothing_before(
     assert code == 0
     comparison = json.loads(output)
     assert (comparison["start"], comparison["differences"]) == (UNTIL, 0)
+    streamed = spark.read.format("delta").load(f"{streamed_lake}/run/emissions")
+    lost = streamed.where("_slice >= '2024-01-01 03:00'").orderBy("left_v", "right_v").limit(1)
+    streamed.exceptAll(lost).write.format("delta").save(f"{streamed_lake}/streamed")
+    options = ("--with", "streamed", "--json", "--set", "budget.unexplained=1")
+    comparison = json.loads(run_tidemark("compare run", *options)[1])
+    assert [(cause["cause"], cause["rows"]) for cause in comparison["causes"]] == [("unexplained", 1)]
+    assert comparison["setting_trials"]
+    assert all(trial["explains"] <= 1 for trial in comparison["setting_trials"]), "adopted rows do not count"
     assert run_tidemark("checkpoint verify", "--at", UNTIL)[0] == 0
     assert check_every_version(tables, Grid.from_config(pipeline().slices))
 

@@ -99,6 +99,14 @@ class CommittedView:
         """Slices between committed ones that `run --from-empty-state` has skipped."""
         return [range(before + 1, after) for before, after in pairwise(self.ledger.entries) if after > before + 1]
 
+    @property
+    def chains(self) -> list[range]:
+        """Ranges of consecutive committed slices. The first slice of each began from empty state."""
+        skipped = self.skipped_slices
+        starts = [next(iter(self.ledger.entries)), *(slices.stop for slices in skipped)]
+        ends = [*(slices.start for slices in skipped), self.end]
+        return list(map(range, starts, ends))
+
     def is_comparable(self, slice_start: Column) -> Column:
         """Return True unless a slice has no output of the pipeline's own: adopted, skipped and earlier slices.
 

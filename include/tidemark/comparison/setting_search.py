@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
-from itertools import groupby
+from itertools import groupby, product
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -35,12 +35,16 @@ PROVENANCE_COLUMNS = ("_emission", *WINDOW_COLUMNS)
 
 
 def replay_emissions(view: CommittedView, changes: SettingChanges) -> DataFrame:
-    """Replay a view's slices from empty state under other settings; return emissions in the form of the table."""
+    """Replay a view's slices under other settings; return emissions in the form of the table."""
     pipeline = with_overrides(view.pipeline, changes)
-    result = replay_slices(
-        pipeline, view.inputs, _committed_range(view), drain=view.last.drained, committed=view.ledger.entries.values()
+    entries = view.ledger.entries
+    results = (
+        replay_slices(
+            pipeline, view.inputs, chain, drain=entries[chain[-1]].drained, committed=view.ledger.entries.values()
+        )
+        for chain in view.chains
     )
-    return select_emissions(result.joined, pipeline, view.grid)
+    return reduce(DataFrame.unionByName, (select_emissions(each.joined, pipeline, view.grid) for each in results))
 
 
 def search_settings(
@@ -107,8 +111,8 @@ class _Search:
             with ThreadPoolExecutor(2 if get_engine(self.view.spark).can_share_session else 1) as pool:
                 replays = list(
                     pool.map(
-                        lambda group: _replay_candidates(self.view, group, self.hasher, self.until),
-                        _group_by_job(candidates),
+                        lambda job: _replay_candidates(self.view, job[0], job[1], self.hasher, self.until),
+                        product(self.view.chains, _group_by_job(candidates)),
                     )
                 )
             counts = _count_contents(reduce(DataFrame.unionByName, [*self._select_contents(), *replays]), scores)
@@ -241,18 +245,25 @@ def _group_by_job(candidates: Sequence[SettingChanges]) -> Iterator[dict[int, Se
 
 
 def _replay_candidates(
-    view: CommittedView, candidates: Mapping[int, SettingChanges], hasher: _RowHasher, until: int | None
+    view: CommittedView,
+    slices: range,
+    candidates: Mapping[int, SettingChanges],
+    hasher: _RowHasher,
+    until: int | None,
 ) -> DataFrame:
-    """Replay candidates with successive numbers as lanes of one job, and return the contents they emit."""
+    """Replay a chain of slices under candidates with successive numbers as lanes of one job.
+
+    Returns:
+        The contents that they emit.
+    """
     pipelines = [with_overrides(view.pipeline, changes) for changes in candidates.values()]
     if hasher.from_input_hashes:
         pipelines = [pipeline.model_copy(update={"select": None}) for pipeline in pipelines]
-    slices = _committed_range(view)
     result = replay_variants(
         pipelines,
         view.inputs,
         slices,
-        drain=view.last.drained,
+        drain=view.ledger.entries[slices[-1]].drained,
         committed=view.ledger.entries.values(),
         transform=hasher.reduce_inputs,
     )
@@ -283,7 +294,3 @@ def _count_contents(contents: DataFrame, scores: Sequence[_Score]) -> DataFrame:
     names = [_OPEN, _BATCH, _STREAM, *(score.name for score in scores)]
     counts = (F.sum(F.when(F.col("_of") == name, F.col("_copies")).otherwise(0)).alias(name) for name in names)
     return contents.groupBy("_content").agg(F.bool_or("_not_due").alias("_not_due"), *counts)
-
-
-def _committed_range(view: CommittedView) -> range:
-    return range(next(iter(view.ledger.entries)), view.end)
