@@ -99,7 +99,11 @@ def test_explain_rows_describes_each_outcome(spark, lake, write, settings, tmp_p
         explain_rows(spark, settings, str(lake), "left", {"id": "99"})
     write("left", [row(20, 300, 300), row(21, 100, 101)], ROW)
     assert steps("left", 21)[1:] == ["has not been read: it was added to the input after that slice had read it"]
-    assert steps("left", 4)[1].startswith("on time by")
+    on_time = steps("left", 4)[1]
+    assert on_time.startswith("on time by")
+    # A row that advances the watermark of a slice, but was added after the slice had run.
+    write("left", [row(22, 59, 60.5)], ROW)
+    assert steps("left", 4)[1] == on_time
     with pytest.raises(UserError, match="--left k=a: more than 5 rows match"):
         explain_rows(spark, settings, str(lake), "left", {"k": "a"})
 

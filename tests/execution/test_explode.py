@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
 from tidemark.cli.status_summary import summarize_status
@@ -117,11 +118,21 @@ def test_explode_pairs_are_counted_and_rows_are_compared(spark, inputs_lake, run
     assert (status.pairs, status.emissions) == (4, 5)
     assert check_integrity(settings, inputs_lake).issues == ()
 
-    steps = [explain_rows(spark, settings, inputs_lake, "left", {"id": str(number)})[0].steps[2] for number in (1, 2)]
-    assert steps == [
+    def explain_matches():
+        rows = [explain_rows(spark, settings, inputs_lake, "left", {"id": str(number)})[0] for number in (1, 2)]
+        return [row.steps[2] for row in rows]
+
+    steps = [
         "matched in slice 2024-01-01T00:00Z, rows before explode: 1, after it: 2",
         "matched in slice 2024-01-01T00:00Z, rows before explode: 1, after it: 0",
     ]
+    assert explain_matches() == steps
+
+    right = f"{inputs_lake}/right"
+    added = spark.createDataFrame([create_row(13, "a", 0, 6)], ROW)
+    added.write.format("delta").mode("append").save(right)
+    assert explain_matches() == steps, "the slice has not read the partner that was added later"
+    DeltaTable.forPath(spark, right).delete("id = 13")
 
     variations = vary_setting(spark, settings, inputs_lake, "join.interval.lower", [timedelta(minutes=-30)], range(2))
     assert variations.outcomes[0].matched == 4

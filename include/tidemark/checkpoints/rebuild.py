@@ -1,13 +1,12 @@
 """Rebuild a checkpoint from the inputs, at the versions that its slices have read, without writing.
 
-The engine of the runs replays the slices in as few jobs as possible: a new job starts at another input version, and at
-a slice that consumed late-arriving rows.
+The engine of the runs replays the slices in as few jobs as possible (`sources.job_inputs.split_into_jobs`).
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -30,15 +29,10 @@ from tidemark.ledger.checkpoint_files import filter_buffered_rows, to_table_rows
 from tidemark.ledger.config_fingerprint import find_slices_with_other_settings, serialize_settings
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.erasure_records import parse_erasure_records, predicates_from_json, predicates_to_json
-from tidemark.ledger.staleness import (
-    ConsumedVersions,
-    compute_consumed_versions,
-    find_stale_slices,
-    find_start_of_chain,
-)
+from tidemark.ledger.staleness import find_stale_slices, find_start_of_chain
 from tidemark.ledger.state_fingerprint import compute_fingerprints, state_parts
-from tidemark.sources.resolution import open_inputs
-from tidemark.sources.stored_input import get_query_trace, get_schemas, read_input_slices
+from tidemark.sources.job_inputs import JobInputs, split_into_jobs
+from tidemark.sources.stored_input import get_query_trace, get_schemas
 from tidemark.spark.lazy_session import resolve_session
 from tidemark.spark.materialization import materialize
 from tidemark.spark.missing_files import is_missing_file_error
@@ -83,7 +77,7 @@ def rebuild_state(checkpoint: CheckpointRef, trusted: Entry | None = None) -> Re
     fingerprints: dict[int, str] = {}
     carried = checkpoint.read_rows(trusted) if trusted else None
     watermarks = trusted.watermarks if trusted else Watermarks()
-    jobs = list(_split_into_jobs(chain))
+    jobs = list(split_into_jobs(chain))
     for job in jobs:
         with _explain_missing_version(checkpoint, job):
             carried, join, job_fingerprints, watermarks = _replay_job(checkpoint, job, carried, watermarks)
@@ -105,12 +99,11 @@ def _replay_job(
     slices, last = range(job[0].number, job[-1].number + 1), job[-1]
     # Rows erased since then took part in the run, so they are removed from its results instead of its inputs.
     excluded = predicates_from_json(last.excluded_predicates)
-    inputs = open_inputs(spark, pipeline, checkpoint.lake, last.versions, excluded)
-    join = create_join(pipeline, spark, get_schemas(inputs))
-    consumed = [_get_consumed_versions(checkpoint, job[0], side) for side in range(len(inputs))]
-    rows = read_input_slices(inputs, grid, slices, consumed).withColumn("lane", F.lit(0))
+    inputs = JobInputs.open(spark, pipeline, checkpoint.lake, checkpoint.ledger, job)
+    join = create_join(pipeline, spark, get_schemas(inputs.stored))
+    rows = inputs.read().withColumn("lane", F.lit(0))
     drain = last.number if last.drained else None
-    lane = repeat_drains(create_lane(pipeline, before, drain, get_query_trace(inputs)), job)
+    lane = repeat_drains(create_lane(pipeline, before, drain, get_query_trace(inputs.stored)), job)
     carried_in = drop_excluded_rows(carried, excluded).withColumn("lane", F.lit(0)) if carried is not None else None
     is_tiny = is_tiny_job(sum(sum(entry.read) for entry in job), checkpoint.ledger.entry(job[0].number - 1))
     with tuned_for_tiny_queries(spark) if is_tiny else nullcontext():
@@ -151,35 +144,6 @@ def _has_processed(entry: Entry, erased: str) -> bool:
         for side, predicates in predicates_from_json(erased).items()
         for predicate in predicates
     )
-
-
-def _get_consumed_versions(checkpoint: CheckpointRef, first: Entry, side: int) -> ConsumedVersions:
-    """Return the versions that earlier slices had consumed when a job ran."""
-    version = first.versions[side]
-    if not first.late_arriving_rows:
-        return ConsumedVersions((), version)
-    consumed = compute_consumed_versions(
-        (entry for entry in checkpoint.ledger.entries.values() if entry.number < first.number), side
-    )
-    versions_by_slice = consumed.by_slice if first.late_arrival_policy == "append" else ()
-    unplaced = None if consumed.unplaced is None else min(consumed.unplaced, version)
-    return ConsumedVersions(
-        tuple((start, min(consumed_version, version)) for start, consumed_version in versions_by_slice), unplaced
-    )
-
-
-def _split_into_jobs(chain: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Split a chain into jobs, which read one version of the inputs each."""
-    job: list[Entry] = []
-    for entry in chain:
-        needs_new_job = job and (
-            entry.excluded_predicates != job[-1].excluded_predicates or entry.versions != job[-1].versions
-        )
-        if needs_new_job or entry.late_arriving_rows:
-            yield from [job] if job else []
-            job = []
-        job.append(entry)
-    yield job
 
 
 def _require_rebuildable(checkpoint: CheckpointRef, chain: list[Entry]) -> None:

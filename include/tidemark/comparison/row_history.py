@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import reduce
-from typing import Any
+from functools import partial, reduce
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -31,9 +31,10 @@ from tidemark.ledger.checkpoint_files import list_available_checkpoints, read_bu
 from tidemark.ledger.committed_snapshot import read_committed_rows
 from tidemark.ledger.entry import Entry
 from tidemark.ledger.row_content import content_hash
-from tidemark.ledger.staleness import NOTHING_CONSUMED, compute_consumed_versions
+from tidemark.ledger.staleness import compute_consumed_versions
 from tidemark.quality.quarantine import FAILED_EXPECTATIONS_COLUMN
-from tidemark.sources.stored_input import get_query_trace, get_schemas, read_input_slices
+from tidemark.sources.job_inputs import JobInputs, split_into_jobs
+from tidemark.sources.stored_input import get_query_trace, get_schemas
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.spark.missing_files import is_missing_file_error
@@ -43,6 +44,7 @@ from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.row_status import FILTERED
 from tidemark.watermarks.values import NO_WATERMARK, Watermarks
 
+_T = TypeVar("_T")
 _NO_ARRIVAL = ("null_arrival", "arrival_out_of_range")
 _NO_EVENT_TIME = ("null_event_time", "event_time_out_of_range")
 _EMISSION_LABELS = {
@@ -183,14 +185,13 @@ class _HistoryReader:
         consumed = compute_consumed_versions(view.ledger.entries.values(), index)
         if consumed.get_version(home) == source.table.version:
             return False
-        try:
+
+        def count_unread() -> int:
             late_arriving = source.changes.read_late_arriving_rows(view.grid, view.end, consumed)
-            unread = sum(self._select_equal(rows).count() for rows in late_arriving)
-        except (PySparkException, Py4JJavaError, MissingFilesError) as error:  # VACUUM has removed earlier files
-            if not (isinstance(error, MissingFilesError) or is_missing_file_error(error)):
-                raise
-            return False
-        return unread > 0 and unread >= self._select_equal(source.table.read()).count()
+            return sum(self._select_equal(rows).count() for rows in late_arriving)
+
+        unread = _read_earlier_version(count_unread)
+        return unread is not None and 0 < unread >= self._select_equal(source.table.read()).count()
 
     def _select_equal(self, table: DataFrame) -> DataFrame:
         """Select the rows of the input that equal the row."""
@@ -305,24 +306,28 @@ class _HistoryReader:
             return "on time: it has no event time, so it is never late"
         if pipeline.dialect == "spark" and getattr(pipeline, self.side).watermark_delay is None:
             return f"on time: the {self.side} input has no watermark, so its rows are never late"
-        return self._describe_margin(number)
+        match = _read_earlier_version(lambda: self._find_watermark(number))
+        return "on time" if match is None else self._describe_margin(match["watermark"])
 
-    def _describe_margin(self, number: int) -> str:
-        """Describe how far ahead of the watermark the row was. Replays its slice, because no table stores that."""
-        view = self.view
-        pipeline = view.pipeline
-        grid = view.grid
-        entry = view.ledger.entry(number - 1)
-        slices = range(number, number + 1)
-        rows = read_input_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED))
-        join = create_join(pipeline, view.spark, get_schemas(view.inputs))
-        lane = create_lane(pipeline, entry.watermarks if entry else Watermarks(), None, get_query_trace(view.inputs))
-        marked = add_exact_watermarks(rows, lane, join, Buckets.create(grid, slices, join.buckets_per_slice))
+    def _find_watermark(self, number: int) -> Row | None:
+        """Find the watermark that the row met (ms, null before the first one) by a replay of the slice that read it.
+
+        No table stores that. The replay reads the inputs as the slice has read them: rows that were added later did not
+        advance its watermark, and late-arriving rows of earlier slices did.
+        """
+        view, pipeline, grid = self.view, self.view.pipeline, self.view.grid
+        before, slices = view.ledger.entry(number - 1), range(number, number + 1)
+        inputs = JobInputs.open(view.spark, pipeline, view.lake, view.ledger, [view.ledger.entries[number]])
+        join = create_join(pipeline, view.spark, get_schemas(inputs.stored))
+        watermarks = before.watermarks if before else Watermarks()
+        lane = create_lane(pipeline, watermarks, None, get_query_trace(inputs.stored))
+        marked = add_exact_watermarks(inputs.read(), lane, join, Buckets.create(grid, slices, join.buckets_per_slice))
         matches = marked.where((F.col("side") == self.side) & (content_hash(marked, [self.side]) == self.row["_hash"]))
-        match = matches.select("watermark").first()
-        if match is None:
-            return "on time"
-        watermark = match["watermark"]
+        return matches.select("watermark").first()
+
+    def _describe_margin(self, watermark: int | None) -> str:
+        """Describe how far ahead of a watermark (ms) the row was."""
+        pipeline = self.view.pipeline
         # Spark's watermark begins at 0, which no event time is lower than.
         if watermark is None or watermark <= (0 if pipeline.dialect == "spark" else NO_WATERMARK):
             return f"on time: there was no watermark yet{self._restart}"
@@ -358,7 +363,8 @@ class _HistoryReader:
         """Return a line per slice and kind of emission under `explode`, by a replay of the slices with the row.
 
         Returns:
-            None for coGroups, and if the checkpoint that the first of these slices continued has expired.
+            None for coGroups, and if the checkpoint that the first of these slices continued has expired, or files
+            that a slice has read are gone.
         """
         view = self.view
         pipeline = self.view.pipeline
@@ -369,40 +375,54 @@ class _HistoryReader:
         if carried and carried.run not in list_available_checkpoints(view.tables, [carried], view.grid):
             return None
         last = max((rows["carried_until"] for rows in buffered), default=home)
-        slices = range(home, min(last, view.last.number) + 1)
-        read = sum(sum(entry.read) for number in slices if (entry := view.ledger.entry(number)))
+        slices = range(home, min(last, self._find_end_of_chain(home).number) + 1)
+        read = sum(sum(view.ledger.entries[number].read) for number in slices)
         with tuned_for_tiny_queries(view.spark) if is_tiny_job(read, before) else nullcontext():
-            columns = view.inputs[SIDES.index(self.side)].side.emitted_columns
-            matches = self._select_matches(self._replay_emissions(slices, carried), columns)
-            size = F.size(parse_user_expression(view.spark, pipeline.explode or "").column)
-            counts = F.count("*").alias("inputs"), F.sum(F.greatest(size, F.lit(0))).alias("rows")
-            by_slice = matches.groupBy(F.unix_micros("_slice").alias("start"), "_emission").agg(*counts)
-            collected = by_slice.orderBy("start", "_emission").collect()
+            collected = _read_earlier_version(lambda: self._count_replayed(slices, carried))
+        if collected is None:
+            return None
         return [
             f"{describe_emission(row['_emission'])} in slice {self._slice_name(row)}, "
             f"rows before explode: {row['inputs']:,}, after it: {row['rows']:,}"
             for row in collected
         ]
 
+    def _count_replayed(self, slices: range, carried: Entry | None) -> list[Row]:
+        """Count the emissions of the row before and after `explode`, by slice and kind."""
+        replayed = self._replay_emissions(slices, carried)
+        # A version that a slice has read may lack columns that the input has now.
+        columns = self.view.inputs[SIDES.index(self.side)].side.emitted_columns
+        columns = {name: source for name, source in columns.items() if name in replayed.columns}
+        size = F.size(parse_user_expression(self.view.spark, self.view.pipeline.explode or "").column)
+        counts = F.count("*").alias("inputs"), F.sum(F.greatest(size, F.lit(0))).alias("rows")
+        matches = self._select_matches(replayed, columns)
+        by_slice = matches.groupBy(F.unix_micros("_slice").alias("start"), "_emission").agg(*counts)
+        return by_slice.orderBy("start", "_emission").collect()
+
+    def _find_end_of_chain(self, number: int) -> Entry:
+        """Find the last slice up to which each slice continued the one before."""
+        return self.view.ledger.entries[next(chain[-1] for chain in self.view.chains if number in chain)]
+
     def _replay_emissions(self, slices: range, carried: Entry | None) -> DataFrame:
         """Replay slices from the state before them, and return their rows before `explode`."""
         view, pipeline, grid = self.view, self.view.pipeline, self.view.grid
-        before = view.ledger.entry(slices[0] - 1)
-        last = view.last
+        before, last = view.ledger.entry(slices[0] - 1), self._find_end_of_chain(slices[0])
+        entries = [view.ledger.entries[number] for number in slices]
+        jobs = [JobInputs.open(view.spark, pipeline, view.lake, view.ledger, job) for job in split_into_jobs(entries)]
         lane = F.lit(0)
-        rows = read_input_slices(view.inputs, grid, slices, (NOTHING_CONSUMED, NOTHING_CONSUMED)).withColumn(
-            "lane", lane
-        )
+        read = (inputs.read() for inputs in jobs)
+        rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), read).withColumn("lane", lane)
         state = (
             read_buffered_rows(view.spark, view.tables, carried.number, grid).withColumn("lane", lane)
             if carried
             else None
         )
-        join = create_join(pipeline, view.spark, get_schemas(view.inputs))
+        newest = jobs[-1].stored
+        join = create_join(pipeline, view.spark, get_schemas(newest))
         watermarks = before.watermarks if before else Watermarks()
         drain = last.number if last.drained else None
-        stream = create_lane(pipeline, watermarks, drain, get_query_trace(view.inputs))
-        stream = repeat_drains(stream, filter(None, map(view.ledger.entry, slices)))
+        stream = create_lane(pipeline, watermarks, drain, get_query_trace(newest))
+        stream = repeat_drains(stream, entries)
         result = replay(rows, state, [stream], join, Buckets.create(grid, slices, join.buckets_per_slice))
         return flatten_emissions(result.joined, pipeline, grid)
 
@@ -475,6 +495,16 @@ class _HistoryReader:
 def describe_emission(kind: str) -> str:
     """Describe a kind of emission in words."""
     return _EMISSION_LABELS.get(kind, "padded")
+
+
+def _read_earlier_version(read: Callable[[], _T]) -> _T | None:
+    """Return the result of a read; None if VACUUM has removed files of an earlier version."""
+    try:
+        return read()
+    except (PySparkException, Py4JJavaError, MissingFilesError) as error:
+        if not (isinstance(error, MissingFilesError) or is_missing_file_error(error)):
+            raise
+        return None
 
 
 def _describe_loss(late: Row) -> str:
