@@ -10,6 +10,7 @@ from tidemark.planning.replay_strategy import DEFAULT_LIMITS, JobStatistics, Rep
 from tidemark.watermarks.idle_or_partitioned_lane import IdleOrPartitionedLane
 from tidemark.watermarks.lanes import Lane, Timeline
 from tidemark.watermarks.micro_batch_lane import MicroBatchLane
+from tidemark.watermarks.recorded_watermark_lane import OutputStreamLane, RecordedWatermarkLane
 
 LIMITS = ReplayLimits(max_cached_rows=99, max_late_candidate_share=0.25, max_increment_share=0.25)
 SMALL_JOB = ReplayStrategy(cache_rows=True, exact_watermarks=None, late_candidates="ordered")
@@ -68,6 +69,18 @@ def test_choose_by_join_and_statistics(join, counts, expected):
 )
 def test_choose_with_idle_sources_orders_rows(join, late, expected):
     assert choose(join, IdleOrPartitionedLane, late=late) == expected
+
+
+@pytest.mark.parametrize(
+    ("join", "lane_class", "expected"),
+    [
+        (PLAIN, RecordedWatermarkLane, LARGE_JOB),
+        (SELECTING, RecordedWatermarkLane, ALL_ORDERED),
+        (SELECTING, OutputStreamLane, LARGE_JOB),
+    ],
+)
+def test_choose_with_recorded_watermarks_orders_rows_of_one_position(join, lane_class, expected):
+    assert choose(join, lane_class) == expected
 
 
 def test_choose_without_mean_event_times_expects_few_late_candidates():

@@ -33,6 +33,7 @@ class Row:
     key: str | None
     ts: int
     id: str
+    recorded: int | None = None  # watermark of its side that it has recorded
     matched: bool = False
 
     @property
@@ -52,6 +53,7 @@ class Oracle:
     meets_condition: Callable[[Any, Any], bool] = lambda _id, _partner_id: True
     """Return True if the rows with two ids, within the bounds, match. The recorded joins have no other condition."""
     watermarks: dict[str, float] = field(default_factory=lambda: {"L": -math.inf, "R": -math.inf})
+    met_watermark: float = -math.inf  # combined watermark that the last row met, by its record
     caches: dict[CacheKey, list[Row]] = field(default_factory=lambda: defaultdict(list))
     timers: dict[CacheKey, int] = field(default_factory=dict)
     # One field of the operator per side: a change by one key applies to all keys.
@@ -59,7 +61,7 @@ class Oracle:
 
     @property
     def combined(self) -> float:
-        return min(self.watermarks.values())
+        return max(self.met_watermark, min(self.watermarks.values()))
 
     @property
     def operator_time(self) -> float:
@@ -77,18 +79,31 @@ class Oracle:
         return self.feed_simultaneous([row])
 
     def feed_simultaneous(self, rows: list[Row]) -> list[Ids]:
-        """Feed rows of one position. All see the watermark before the first of them, left rows are first."""
+        """Feed rows of one position. All see the watermarks before the first of them, and each its own record.
+
+        Rows that meet a lower combined watermark are first, as it never falls. Of the others, left rows are first.
+        """
         if self.is_empty:  # the planner omits the operator
             return self._pad(rows)
         emitted = list[Ids]()
-        for row in sorted(rows, key=lambda row: (row.side, row.ts)):
+        met_watermarks = [self._find_met_watermark(row) for row in rows]
+        order = sorted(zip(met_watermarks, rows, strict=True), key=lambda met: (met[0], met[1].side, met[1].ts))
+        for met_watermark, row in order:
+            if met_watermark > self.combined:
+                self.met_watermark = met_watermark
+                emitted += self._fire_due_timers()
             emitted += self._look_up(row) + self._cache_or_pad(row)
-        newest = {side: [row.ts for row in rows if row.side == side] for side in self.lag}
-        return emitted + self.advance_watermarks({side: max(ts) - self.lag[side] for side, ts in newest.items() if ts})
+        advances = [(row.side, row.ts - self.lag[row.side]) for row in rows]
+        advances += [(row.side, row.recorded) for row in rows if row.recorded is not None]
+        return emitted + self.advance_watermarks(dict(sorted(advances)))  # the greatest of each side
+
+    def _find_met_watermark(self, row: Row) -> float:
+        own = {} if row.recorded is None else {row.side: max(row.recorded, self.watermarks[row.side])}
+        return min((self.watermarks | own).values())
 
     def restart(self) -> None:
         """Restart the job from its last checkpoint: caches and timers are recovered, the fields are initial."""
-        self.watermarks = dict.fromkeys(self.watermarks, -math.inf)
+        self.watermarks, self.met_watermark = dict.fromkeys(self.watermarks, -math.inf), -math.inf
         self.expiration_times = dict.fromkeys(self.expiration_times, 0)
 
     def drain(self) -> list[Ids]:
@@ -119,6 +134,9 @@ class Oracle:
     def advance_watermarks(self, watermarks: dict[str, float]) -> list[Ids]:
         for side, watermark in watermarks.items():
             self.watermarks[side] = max(self.watermarks[side], watermark)
+        return self._fire_due_timers()
+
+    def _fire_due_timers(self) -> list[Ids]:
         # Every timer was set above the watermark at that time, so a timer that is due became due by this advance.
         due = sorted(
             (cache_key for cache_key, time in self.timers.items() if time <= self.combined), key=self.timers.get
@@ -180,11 +198,9 @@ def compute_expected(vector: dict) -> dict:
         if event["ts"] is None:
             error = {"error": f"at event {at}: RowTime field should not be null"}
             break
-        row, recorded = split_event(event)
-        if recorded is not None:
-            emitted += [(ids, at) for ids in oracle.advance_watermarks({event["side"]: recorded})]
         others = takewhile(lambda later: later.get("simultaneous"), vector["events"][at + 1 :])
-        rows = [Row(**row), *(Row(**split_event(other)[0]) for other in others)]
+        split_events = (split_event(simultaneous) for simultaneous in (event, *others))
+        rows = [Row(**row, recorded=recorded) for row, recorded in split_events]
         emitted += [(ids, at) for ids in oracle.feed_simultaneous(rows)]
         if not oracle.is_empty:
             watermark_out.append(oracle.emitted_watermark)

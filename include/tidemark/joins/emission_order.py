@@ -57,11 +57,18 @@ def order_of_lookup(arriving: Column, buffered: Column, prefix: str = "", *, is_
     return F.concat(arriving, place, buffered)
 
 
-def order_of_pair(upstream_sides: Collection[SideName]) -> Column:
-    """Return `order_of_lookup` of pairs with `left_*` and `right_*` of their event times and positions."""
+def order_of_pair(upstream_sides: Collection[SideName], is_left_earlier: Column | None = None) -> Column:
+    """Return `order_of_lookup` of pairs with `left_*` and `right_*` of their event times and positions.
+
+    Args:
+        upstream_sides: Sides whose rows are the output of another join.
+        is_left_earlier: Condition for the left row to be the buffered one; by default its position is not later.
+    """
+    if is_left_earlier is None:
+        is_left_earlier = row_position("left_") <= row_position("right_")
     orders = {side: order_in_event(side, upstream_sides) for side in SIDES}
     by_right, by_left = (order_of_lookup(orders[OTHER[side]], orders[side], f"{side}_") for side in SIDES)
-    return F.when(row_position("left_") <= row_position("right_"), by_right).otherwise(by_left)
+    return F.when(is_left_earlier, by_right).otherwise(by_left)
 
 
 def to_emission_order(order: Column | None) -> Column:

@@ -148,12 +148,14 @@ class ReplayStrategy:
         | small | yes                         | ordered          | all_rows        | False                             |
         | large | no                          | None             | (2)             | (3)                               |
         | large | yes                         | (1)              | all_rows        | False                             |
-        | large | selects exact rows          | None             | (2)             | (3)                               |
+        | large | selects exact rows (4)      | None             | (2)             | (3)                               |
 
         (1) `broadcast_increments` if few rows raise a watermark, else `ordered`.
         (2) `by_position` if many rows are late candidates, else `broadcast_positions` if many rows raise a watermark,
             else `ordered`.
         (3) True unless many late candidates are ordered.
+        (4) As with "yes" if rows at one position may meet different watermarks (`Lane.applies_to_own_row`). These order
+            the rows, so that a late one and one on time are compared.
         If a row's position does not determine its watermark (`Lane.is_determined_by_position`), (1) and (2) are
         `ordered`. Carried rows are repartitioned until `refine_by_carried_share`.
 
@@ -165,7 +167,8 @@ class ReplayStrategy:
         """
         has_positions = lane_class.is_determined_by_position
         is_small = limits.can_cache(statistics.row_count)
-        needs_exact = join.needs_exact_watermarks and (is_small or not join.selects_exact_rows)
+        selects_exact_rows = join.selects_exact_rows and not lane_class.applies_to_own_row
+        needs_exact = join.needs_exact_watermarks and (is_small or not selects_exact_rows)
         strategy = cls(is_small, "ordered" if needs_exact else None, "all_rows" if needs_exact else "ordered")
         if is_small:
             return strategy

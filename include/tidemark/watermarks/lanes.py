@@ -95,6 +95,9 @@ class Lane:
     """Column that, less the lag, raises the watermark of a row's input."""
     is_determined_by_position: ClassVar[bool] = True
     """True if a row's position and the earlier increments determine the watermark at its arrival."""
+    applies_to_own_row: ClassVar[bool] = False
+    """True if a row meets the watermark that it has recorded, and rows at one position may meet different ones. False
+    if a row raises the watermark only after its position."""
 
     def with_earlier_drains(self, slices: Iterable[int]) -> Self:  # noqa: ARG002
         """Return the lane with the slices after which the input has ended in an earlier run.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -34,8 +34,7 @@ class RecordedWatermarkLane(Lane):
 
     watermark_column = _WATERMARK_VALUE
     is_determined_by_position = False
-    applies_to_own_row: ClassVar[bool] = True
-    """True if a row is processed with the watermark that it has recorded; False if that follows the row."""
+    applies_to_own_row = True
 
     @classmethod
     @override

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidemark.joins.keys import key_columns
+from tidemark.joins.sql_interval.arrival_order import ARRIVAL_ORDER_OF_SIDE
 from tidemark.spark.materialization import materialize
 
 
@@ -43,8 +44,7 @@ def with_cleanup_time(rows: DataFrame, *, is_small: bool) -> DataFrame:
         The rows with `cleanup_time`; null if they are not cached.
     """
     keys = key_columns(rows)
-    order = ("clock", "tiebreak", "watermark", "order_in_event", "event_time")
-    cache_window = Window.partitionBy(*keys, "side").orderBy(*order)
+    cache_window = Window.partitionBy(*keys, "side").orderBy(*ARRIVAL_ORDER_OF_SIDE)
     earlier_rows = cache_window.rowsBetween(Window.unboundedPreceding, -1)
     up_to_row = cache_window.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     is_cached = F.col("is_cached")
@@ -64,7 +64,7 @@ def with_cleanup_time(rows: DataFrame, *, is_small: bool) -> DataFrame:
         labelled_rows = materialize(labelled_rows)
     ordered_rows = labelled_rows.where(~F.col("needs_scan"))
     ordered_rows = ordered_rows.withColumn("cleanup_time", F.when(is_cached, F.coalesce("cleanup_time", "expires_at")))
-    unordered_rows = labelled_rows.where("needs_scan").sortWithinPartitions(*keys, "side", *order)
+    unordered_rows = labelled_rows.where("needs_scan").sortWithinPartitions(*keys, "side", *ARRIVAL_ORDER_OF_SIDE)
     schema = T.StructType([T.StructField(field.name, field.dataType) for field in unordered_rows.schema])
     scanned_rows = unordered_rows.mapInArrow(_scan_timers, schema)
     return ordered_rows.unionByName(scanned_rows if is_small else materialize(scanned_rows)).drop(

@@ -41,6 +41,7 @@ from tidemark.joins.emission_order import order_of_pair, own_order_in_event
 from tidemark.joins.join_type import JoinType
 from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
+from tidemark.joins.sql_interval.arrival_order import is_left_earlier
 from tidemark.joins.sql_interval.cleanup_timers import with_cleanup_time
 from tidemark.joins.sql_interval.labelling import LabelledRows, label_large_job, label_small_job
 from tidemark.joins.sql_interval.labels import (
@@ -150,13 +151,14 @@ class SqlIntervalJoin(Join):
     def _wait(self) -> Column:
         return self.rules.wait_for_side(F.col("side"))
 
-    @property
-    def _order_of_pair(self) -> Column | None:
-        return order_of_pair(self.upstream_sides) if self.orders_emissions else None
+    def _order_of_pair(self, rows: LabelledRows) -> Column | None:
+        if not self.orders_emissions:
+            return None
+        return order_of_pair(self.upstream_sides, is_left_earlier(has_exact_watermarks=rows.has_exact_watermarks))
 
     def _join_closed_form(self, rows: LabelledRows, job_rows: JobRows) -> JoinResult:
         """Compute the outputs of the lanes with a closed form."""
-        select = partial(select_pairs, emission_order=self._order_of_pair)
+        select = partial(select_pairs, emission_order=self._order_of_pair(rows))
         select_late_matches = partial(select, has_match_hashes=True, condition=self.condition)
         late_matches = select_late_matches(rows.late_pairs.where(~F.col("is_expired")))
         outcome_pairs = select_late_matches(select_uncached_matches(rows.late_pairs))
@@ -198,7 +200,7 @@ class SqlIntervalJoin(Join):
             first_late_matches: Slice of the first match of each row that matches a late row.
             first_slice: First slice of the job.
         """
-        labels = list_padding_labels(rows.all_rows)
+        labels = (*list_padding_labels(rows.all_rows), "watermark")
 
         def join_side(side: SideName, unmatched: Literal["keep", "only"]) -> DataFrame:
             own = with_first_match(rows.all_rows.where(F.col("side") == side), first_late_matches)
@@ -210,7 +212,7 @@ class SqlIntervalJoin(Join):
         first_side, *second_side = self.join_type.padded_sides
         joined = join_side(first_side, "keep")
         emissions = [
-            emit_outer_join(joined, first_side, self.join_type, self._order_of_pair),
+            emit_outer_join(joined, first_side, self.join_type, self._order_of_pair(rows)),
             *(pad(with_own_labels(join_side(side, "only"), side)) for side in second_side),
             pad(with_first_match(rows.late, first_late_matches)),
         ]
@@ -242,7 +244,7 @@ class SqlIntervalJoin(Join):
 
     def _pair_on_time_rows(self, rows: DataFrame, first_slice: int, repeated_side: SideName = "right") -> DataFrame:
         """Return the pairs of `_join_on_time_rows` that meet the bounds, with the `slice` of the later row."""
-        labels = ("slice", "clock", "tiebreak", "match_hash")
+        labels = ("slice", "clock", "tiebreak", "watermark", "match_hash")
         pairs = self._join_on_time_rows(rows, first_slice, labels, repeated_side, "drop")
         return pairs.withColumn("slice", F.greatest("left_slice", "right_slice"))
 

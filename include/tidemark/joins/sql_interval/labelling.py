@@ -50,6 +50,8 @@ class LabelledRows:
     """Pairs of late rows with cached rows; see `late_pairs.pair_late_rows`."""
     overdue_rows: OverdueRows | None
     """The overdue rows that matter; None if there are none."""
+    has_exact_watermarks: bool
+    """True if all rows have exact watermarks, False if only late rows have."""
 
 
 def label_small_job(
@@ -76,10 +78,15 @@ def label_small_job(
         others = rows.where(~is_overdue())
         rows = with_eviction_slice(overdue_rows.rows.unionByName(others, allowMissingColumns=True))
     late_rows = rows.where(is_late_or_uncached(first_slice))
-    late_pairs = materialize(pair_late_rows(late_rows, rows, rules, first_slice, is_small=False))
+    late_pairs = materialize(
+        pair_late_rows(late_rows, rows, rules, first_slice, is_small=False, has_exact_watermarks=True)
+    )
     needs_first_match = F.col("needs_first_match")
     late_and_carried, others = rows.where(needs_first_match), rows.where(~needs_first_match)
-    return LabelledRows(rows, rows, late_rows, late_and_carried, others, late_pairs, overdue_rows), cleanups
+    labelled = LabelledRows(
+        rows, rows, late_rows, late_and_carried, others, late_pairs, overdue_rows, has_exact_watermarks=True
+    )
+    return labelled, cleanups
 
 
 def label_large_job(
@@ -110,6 +117,7 @@ def label_large_job(
         rules,
         first_slice,
         is_small=can_broadcast(count),
+        has_exact_watermarks=False,
     )
     late_pairs = materialize(late_pairs)
     overdue_rows = find_overdue_rows(
@@ -139,7 +147,10 @@ def label_large_job(
         all_rows = pairable = materialize(all_rows)
         late_and_carried = materialize(late_and_carried)
     late = late_and_carried.where(is_late_or_uncached(first_slice))
-    return LabelledRows(all_rows, pairable, late, late_and_carried, None, late_pairs, overdue_rows), cleanups
+    labelled = LabelledRows(
+        all_rows, pairable, late, late_and_carried, None, late_pairs, overdue_rows, has_exact_watermarks=False
+    )
+    return labelled, cleanups
 
 
 def _add_cleanup(rows: DataFrame, overdue_rows: OverdueRows | None, watermarks: JobWatermarks) -> DataFrame:

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from tidemark.config.sides import OTHER, SIDES
 from tidemark.joins.base import ExactRows, RowTransform
 from tidemark.joins.keys import has_equal_columns, key_columns
+from tidemark.joins.sql_interval.arrival_order import ARRIVAL_ORDER_OF_SIDE
 from tidemark.joins.sql_interval.overdue_rows import OverdueRows, is_overdue
 from tidemark.spark.materialization import materialize
 from tidemark.spark.tables import from_pandas
@@ -299,9 +300,7 @@ def _find_undecided_rows(rows: DataFrame, undecided_buckets: pd.DataFrame) -> Da
     bucket_cleanups = from_pandas(
         rows.sparkSession, undecided_buckets, "bucket_number long, side string, cleanup_before long"
     )
-    arrival_window = Window.partitionBy("bucket_number", "side").orderBy(
-        "clock", "tiebreak", "operator_time", "event_time"
-    )
+    arrival_window = Window.partitionBy("bucket_number", "side").orderBy(*ARRIVAL_ORDER_OF_SIDE)
     earlier_rows = arrival_window.rowsBetween(Window.unboundedPreceding, -1)
     last_cleanup = F.greatest(
         "cleanup_before", F.max(F.when(~F.col("may_skip_lookup"), F.col("operator_time"))).over(earlier_rows)
@@ -311,9 +310,7 @@ def _find_undecided_rows(rows: DataFrame, undecided_buckets: pd.DataFrame) -> Da
         "slice",
         "bucket_number",
         "side",
-        "clock",
-        "tiebreak",
-        "event_time",
+        *ARRIVAL_ORDER_OF_SIDE,
         "operator_time",
         "may_skip_lookup",
         "lookup_skipped_at",

@@ -1,6 +1,6 @@
 """Compute labels on narrow rows and join them to full rows afterwards.
 
-A label is joined on lane, side, key, position and event time. Rows that agree in all of these have the same watermark,
+A label is joined on lane, side, key, position and event time. Cached rows that agree in all of these have the same
 cleanup time and removing lookup.
 """
 

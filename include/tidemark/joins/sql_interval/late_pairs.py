@@ -17,9 +17,9 @@ from tidemark.joins.base import JobRows, RowTransform, compute_row_hash
 from tidemark.joins.binned_join import join_by_interval
 from tidemark.joins.keys import key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
+from tidemark.joins.sql_interval.arrival_order import ARRIVAL_ORDER_OF_SIDE, is_left_earlier
 from tidemark.joins.sql_interval.labels import get_other_side, is_late_or_uncached
-from tidemark.joins.sql_interval.late_materialization import IDENTITY
-from tidemark.joins.sql_interval.overdue_rows import LOOKUP_ORDER, OverdueRows
+from tidemark.joins.sql_interval.overdue_rows import OverdueRows
 from tidemark.spark.dataframe_utils import choose_by_side, with_columns
 from tidemark.spark.materialization import materialize, materialize_and_count
 
@@ -41,8 +41,8 @@ _LABELS = (
 
 
 def with_lookup_number(late_rows: DataFrame) -> DataFrame:
-    """Add `lookup_number`: lookups with equal key, order and event time are numbered from 1 by their content."""
-    identity = (*IDENTITY, "order_in_event", *key_columns(late_rows))
+    """Add `lookup_number`: lookups with equal keys and places in the arrival order are numbered from 1 by content."""
+    identity = ("lane", "side", *ARRIVAL_ORDER_OF_SIDE, *key_columns(late_rows))
     by_identity = Window.partitionBy(*identity).orderBy(compute_row_hash(late_rows))
     return late_rows.withColumn("lookup_number", F.row_number().over(by_identity))
 
@@ -80,7 +80,13 @@ def number_late_candidates(job_rows: JobRows, label: RowTransform) -> tuple[JobR
 
 
 def pair_late_rows(
-    late_rows: DataFrame, rows: DataFrame, rules: IntervalRules, first_slice: int, *, is_small: bool
+    late_rows: DataFrame,
+    rows: DataFrame,
+    rules: IntervalRules,
+    first_slice: int,
+    *,
+    is_small: bool,
+    has_exact_watermarks: bool,
 ) -> DataFrame:
     """Pair late rows with all rows of the other side that are within the bounds, if the earlier row was cached.
 
@@ -90,6 +96,7 @@ def pair_late_rows(
         rules: The rules.
         first_slice: First slice of the job.
         is_small: True if the late rows are few enough for a broadcast join.
+        has_exact_watermarks: True if all rows have exact watermarks, False if only late rows have.
 
     Returns:
         Pairs with `left_*` and `right_*` labels, the keys, `left`, `right`, `late_side`, and the `slice` of the later
@@ -103,7 +110,7 @@ def pair_late_rows(
         both = both.unionByName(rows.where(F.col("side") == OTHER[side]).select(*names))
         late, other = ({name: F.col(f"{s}_{name}") for name in (*_LABELS, "event_time")} for s in (side, OTHER[side]))
         is_within = rules.is_within(F.col("left_event_time"), F.col("right_event_time"))
-        left_is_earlier = F.struct("left_clock", "left_tiebreak") <= F.struct("right_clock", "right_tiebreak")
+        left_is_earlier = is_left_earlier(has_exact_watermarks=has_exact_watermarks)
         is_later = ~left_is_earlier if side == "left" else left_is_earlier
         is_among_late = is_late_or_uncached(first_slice, f"{OTHER[side]}_")
         is_pair = F.when(is_later, other["is_cached"]).otherwise(late["is_cached"] & ~is_among_late)
@@ -151,7 +158,7 @@ def select_overdue_matches(late_pairs: DataFrame, overdue_rows: OverdueRows) -> 
     )
     removed_rows = replace(overdue_rows, rows=overdue_rows.rows.where(F.col("removing_lookup").isNotNull()))
     annotated = removed_rows.annotate(expired, ["removing_lookup"])
-    is_remover = [_get_late(name) == F.col(f"removing_lookup.{name}") for name in LOOKUP_ORDER]
+    is_remover = [_get_late(name) == F.col(f"removing_lookup.{name}") for name in ARRIVAL_ORDER_OF_SIDE]
     is_first = _get_late("lookup_number") == 1  # simultaneous lookups: the first one removes the row
     return annotated.where(reduce(Column.__and__, [*is_remover, is_first]))
 

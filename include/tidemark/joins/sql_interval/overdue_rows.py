@@ -15,13 +15,12 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.joins.keys import key_columns
+from tidemark.joins.sql_interval.arrival_order import ARRIVAL_ORDER_OF_SIDE
 from tidemark.joins.sql_interval.labels import get_other_side
 from tidemark.joins.sql_interval.late_materialization import broadcast_if_small, join_annotations, select_annotations
 from tidemark.spark.materialization import materialize_and_count
 
-LOOKUP_ORDER = ("clock", "tiebreak", "order_in_event", "event_time")
-"""Order of lookups with equal operator times."""
-_LOOKUP = ("slice", "operator_time", *LOOKUP_ORDER)
+_LOOKUP = ("slice", "operator_time", *ARRIVAL_ORDER_OF_SIDE)
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def with_removing_lookup(rows: DataFrame, lookups: DataFrame) -> DataFrame:
     # to its end again for each row. A lookup at the very time of an expiry counts as later: the bound is inclusive.
     backwards = [
         column.desc()
-        for column in (F.col("sort_time"), F.col("removing_lookup").isNotNull(), *map(F.col, LOOKUP_ORDER))
+        for column in (F.col("sort_time"), F.col("removing_lookup").isNotNull(), *map(F.col, ARRIVAL_ORDER_OF_SIDE))
     ]
     later_events = (
         Window.partitionBy(*keys, "cached_side").orderBy(*backwards).rowsBetween(Window.unboundedPreceding, -1)

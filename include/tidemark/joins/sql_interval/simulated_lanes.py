@@ -14,6 +14,7 @@ from tidemark.joins.emission_order import own_order_in_event
 from tidemark.joins.join_type import JoinType
 from tidemark.joins.keys import has_null_key, key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
+from tidemark.joins.sql_interval.arrival_order import ARRIVAL_ORDER
 from tidemark.joins.sql_interval.labels import with_match_state
 from tidemark.joins.sql_interval.last_cleanup import LastCleanups
 from tidemark.joins.sql_interval.late_outcomes import select_late
@@ -23,9 +24,6 @@ from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.timegrid.time_columns import as_json
 from tidemark.watermarks.restarted_lane import epoch_column
-
-_SIMULATION_ORDER = ("clock", "tiebreak", "watermark", "order_in_event", "side", "event_time")
-"""Order of arrival. Rows at one position have equal watermarks, unless the stream recorded one for each row."""
 
 
 def count_simulated(rows: DataFrame, job_rows: JobRows, cleanups: LastCleanups) -> dict[str, int]:
@@ -109,7 +107,7 @@ def _simulate(
         "epoch": epoch_column(job_rows.watermarks),
         "order_in_event": F.coalesce("order_in_event", own_order_in_event(())),
         "arrival_number": F.row_number().over(
-            Window.partitionBy("lane").orderBy(*_SIMULATION_ORDER, compute_row_hash(rows))
+            Window.partitionBy("lane").orderBy(*ARRIVAL_ORDER, compute_row_hash(rows))
         ),
     }
     rows = rows.transform(with_columns, {**padding, **params, **computed})
