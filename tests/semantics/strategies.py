@@ -173,7 +173,7 @@ RECORDED = {
         _SLIDING_VECTORS, flink_datastream_window.compute_expected, ["right"]
     ),
     "sql_interval": with_recorded_watermarks(
-        sql_interval_cases.vectors(), flink_sql_interval.compute_expected, ["left", "right"]
+        VECTORS["sql_interval"], flink_sql_interval.compute_expected, ["left", "right"]
     ),
     "sql_window": with_recorded_watermarks(_SESSION_VECTORS, flink_sql_window.compute_expected, ["left", "right"]),
 }

@@ -14,11 +14,11 @@ from tidemark.joins.base import EMISSION_COLUMNS, EMITTING_EVENT_COLUMNS, later_
 from tidemark.joins.emission_order import to_emission_order
 from tidemark.joins.join_type import JoinType
 from tidemark.joins.keys import key_columns
+from tidemark.joins.sql_interval.arrival_order import ARRIVAL_ORDER
 from tidemark.spark.dataframe_utils import choose_by_side
 from tidemark.spark.expression_sandbox import parse_user_expression
 from tidemark.timegrid.time_columns import as_json
 
-ARRIVAL_ORDER = ("clock", "tiebreak", "event_time")
 _EMITTED = ("slice", "left", "right", "emitting_row", "emission_order")
 _MATCH_COLUMNS = (*_EMITTED, "left_match_hash", "right_match_hash")
 
@@ -26,14 +26,14 @@ _MATCH_COLUMNS = (*_EMITTED, "left_match_hash", "right_match_hash")
 def compute_match_hash(rows: DataFrame, condition: str | None) -> Column:
     """Return a hash that is equal for rows of a key with the same partners.
 
-    It covers the position and, if there is a condition, the content of a row, so that matches can be tracked without
-    a unique id. It also covers `order_in_event` and `lookup_number` (`late_pairs.with_lookup_number`): of late rows
-    that agree in all else, only the first one matches the rows that it removes.
+    It covers the place of a row in the arrival order and, if there is a condition, its content, so that matches can be
+    tracked without a unique id. It also covers `lookup_number` (`late_pairs.with_lookup_number`): of late rows that
+    agree in all else, only the first one matches the rows that it removes.
     """
+    order = [name for name in ARRIVAL_ORDER if name in rows.columns]
     payload = [as_json(F.struct(*SIDES), rows.select(*SIDES).schema)] if condition else []
     number = [F.when(F.col("lookup_number") > 1, F.col("lookup_number"))] if "lookup_number" in rows.columns else []
-    order = ["order_in_event"] if "order_in_event" in rows.columns else []
-    return F.xxhash64("side", *ARRIVAL_ORDER, *order, *payload, *number)  # skips nulls
+    return F.xxhash64(*order, *payload, *number)  # skips nulls
 
 
 def is_padded(side: Column, join_type: JoinType) -> Column:

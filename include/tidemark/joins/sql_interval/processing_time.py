@@ -34,7 +34,6 @@ from tidemark.joins.join_type import JoinType
 from tidemark.joins.keys import has_equal_columns, key_columns
 from tidemark.joins.rules.flink_sql import IntervalRules
 from tidemark.joins.sql_interval.match_tracking import (
-    ARRIVAL_ORDER,
     compute_match_hash,
     find_first_matches,
     is_padded,
@@ -47,6 +46,7 @@ from tidemark.spark.materialization import materialize
 from tidemark.watermarks.job_watermarks import JobWatermarks
 
 _STATE_COLUMNS = ("first_match_slice", "cleanup_time", "removal_slice")
+_ARRIVAL_ORDER = ("clock", "tiebreak", "event_time")
 _LABELS = ("slice", "clock", "tiebreak", "match_hash")
 
 
@@ -221,7 +221,7 @@ def with_cleanup_time(rows: DataFrame, span: Column) -> DataFrame:
     """
     keys = key_columns(rows)
     cache_window = Window.partitionBy(*keys, "side")
-    order = [F.col(name) for name in ARRIVAL_ORDER]
+    order = [F.col(name) for name in _ARRIVAL_ORDER]
     up_to_row = cache_window.orderBy(*order).rowsBetween(Window.unboundedPreceding, Window.currentRow)
     is_after_gap = F.col("event_time") - F.lag("event_time").over(cache_window.orderBy(*order)) > span
     is_first_of_run = F.coalesce(is_after_gap, F.lit(True))
