@@ -1,6 +1,7 @@
 """Rows that few inputs have give the same output and state with a job per slice or one job in total."""
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.sql import functions as F
@@ -11,6 +12,7 @@ from tidemark.cli.status_summary import summarize_status
 from tidemark.execution.run import execute
 from tidemark.ledger.ledger import Ledger
 from tidemark.planning.planner import create_plan
+from tidemark.planning.replay_strategy import DEFAULT_LIMITS
 from tidemark.planning.request import Request
 
 ROW = "k string, happened timestamp, arrived timestamp, p bigint"
@@ -25,13 +27,14 @@ def at(hour, minute=0):
 def run(spark, lake, pipeline, write):
     """Write rows of each side, run the slices up to a time, and return the pipeline's settings."""
 
-    def run(rows, per_job, end=at(4), *, drain=True, **changes):
+    def run(rows, per_job, end=at(4), limits=DEFAULT_LIMITS, *, drain=True, **changes):
         if not lake.exists():
             for side, side_rows in rows.items():
                 write(side, [row if len(row) > 3 else (*row, 0) for row in side_rows], ROW)
         settings = pipeline(output=f"per_job_{per_job}", **{"left__watermark_delay": "2 minutes", **changes})
         request = Request(end=end, drain=drain, slices_per_job=per_job)
-        list(execute(spark, create_plan(spark, settings, str(lake), request), lambda *_: None))
+        plan = replace(create_plan(spark, settings, str(lake), request), replay_limits=limits)
+        list(execute(spark, plan, lambda *_: None))
         return settings
 
     return run
@@ -78,6 +81,29 @@ def test_state_with_placeholder_time_is_independent_of_jobs(lake, run):
     by_job = [[entry.fingerprint for entry in ledger.entries.values()] for ledger in ledgers]
     assert by_job[0] == by_job[1]
     assert len(set(by_job[0])) == 4
+
+
+@pytest.mark.parametrize(("per_job", "max_cached_rows"), [("auto", 99), (1, 99), (1, 0)])
+def test_timer_set_among_negative_times_is_pending_in_later_jobs(spark, lake, run, per_job, max_cached_rows):
+    """It is set for a row that is not the oldest. In the next slice, no row has a negative time any more."""
+
+    def place(key, ms, arrived):
+        return key, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms), arrived
+
+    left = [place("k", ms, at(0, minute)) for minute, ms in enumerate((-50, 200, -10, 300))]
+    right = [place(key, ms, at(0, minute)) for key, ms, minute in (("q", 60, 10), ("q", 95, 11), ("k", 96, 12))]
+    rows = {
+        "left": [*left, place("q", 1000, at(1, 0))],
+        "right": [*right, place("q", 350, at(1, 1)), place("k", 250, at(1, 2))],
+    }
+    join = {"keys": ["k"], "interval": {"lower": "-100 ms", "upper": "100 ms"}}
+    changes = {f"{side}__watermark_delay": "0 seconds" for side in rows} | {"time_bounds": "off"}
+    limits = replace(DEFAULT_LIMITS, max_cached_rows=max_cached_rows)
+    settings = run(rows, per_job, end=at(2), limits=limits, dialect="flink-sql", join=join, **changes)
+
+    emitted = spark.read.format("delta").load(f"{lake}/{settings.output}/emissions").where("_emission = 'matched'")
+    times = emitted.select(F.unix_millis("left_happened"), F.unix_millis("right_happened")).collect()
+    assert sorted(map(tuple, times)) == [(200, 250), (300, 250)]
 
 
 def test_verified_state_of_rows_that_match_later_is_equal(spark, lake, run):

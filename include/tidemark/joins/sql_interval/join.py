@@ -17,8 +17,8 @@ a result depends only on which rows are cached at each arrival:
    that match by event times alone.
 
 These steps are the closed form: joins and window functions over the rows of a job. A lane has none if it has a cleanup
-interval, times of 0 or below, or restarts, or if the result depends on whether an uncertain lookup is skipped. Only
-these lanes are simulated row by row (`operator_simulation`).
+interval, times of 0 or below, a pending timer that was set among these, or restarts, or if the result depends on
+whether an uncertain lookup is skipped. Only these lanes are simulated row by row (`operator_simulation`).
 
 A small job computes the cleanup times of all rows. A large job computes them only for rows that late rows may match
 after their expiry, or that may outlive their slice (`timer_selection`).
@@ -79,7 +79,8 @@ class SqlIntervalJoin(Join):
     - `watermark`: the watermark at the row's arrival, ms.
     - `first_match_slice`: the slice of its first match; null if the join does not pad its side.
     - `cleanup_time`: the least watermark at which a timer removes it, ms.
-    - `timer_slice`: the slice in which the cache's timer was set for this row; only if the lane must be simulated.
+    - `timer_slice`: the slice in which the cache's timer was set for this row, if the closed form would derive another
+      one; only from simulated lanes, which are simulated until the timer fires.
     - `removal_slice`: the slice that removed it from the cache, if it is carried until its timer fires; only from
       simulated lanes.
     """
@@ -125,7 +126,8 @@ class SqlIntervalJoin(Join):
         exact_rows = job_rows.exact_rows
         if exact_rows is None:
             rows = job_rows.late_candidates.where(F.col("rejected").isNull())
-            rows = label_caching(add_carried(rows, job_rows.carried), self.rules)
+            first_slice = job_rows.watermarks.first_slice
+            rows = label_caching(add_carried(rows, job_rows.carried), self.rules, first_slice)
             # Large jobs come here too if they cannot select exact rows: these sort all rows, so that once is enough.
             rows = with_cleanup_time(rows, is_small=job_rows.has_materialized_input)
             rows = materialize(label_eviction(rows, job_rows.watermarks))
@@ -142,7 +144,8 @@ class SqlIntervalJoin(Join):
             new_rows = exact_rows.select(select_all, select_all)
             job_rows = replace(job_rows, filtered=new_rows.where(moves_watermark_only()))
             rows = add_carried(new_rows.where(F.col("rejected").isNull()), job_rows.carried)
-            rows = label_eviction(label_caching(rows, self.rules), job_rows.watermarks)
+            rows = label_caching(rows, self.rules, job_rows.watermarks.first_slice)
+            rows = label_eviction(rows, job_rows.watermarks)
             result = replace(result, evicted_counts=count_simulated(rows, job_rows, cleanups))
         rows = rows.where(~cleanups.has_closed_form)
         return add_simulated_lanes(result, rows, job_rows, cleanups, self.rules, self.join_type, self.condition)

@@ -11,7 +11,13 @@ from pyspark.sql import functions as F
 from tidemark.config.sides import SIDES, SideName
 from tidemark.joins.base import ExactRows, JobRows
 from tidemark.joins.rules.flink_sql import IntervalRules
-from tidemark.joins.sql_interval.labels import is_late_or_uncached, label_caching, label_eviction, with_match_state
+from tidemark.joins.sql_interval.labels import (
+    has_recorded_timer,
+    is_late_or_uncached,
+    label_caching,
+    label_eviction,
+    with_match_state,
+)
 from tidemark.joins.sql_interval.last_cleanup import LastCleanups
 from tidemark.joins.sql_interval.late_materialization import can_broadcast
 from tidemark.joins.sql_interval.late_pairs import (
@@ -107,7 +113,7 @@ def label_large_job(
     """
     watermarks = job_rows.watermarks
     first_slice = watermarks.first_slice
-    label = partial(label_caching, rules=rules)
+    label = partial(label_caching, rules=rules, first_slice=first_slice)
     numbered_rows, late_rows, count = number_late_candidates(job_rows, label)
     rows = label(numbered_rows.select_participating())
     late_and_carried_rows = label(numbered_rows.select_rows_that_may_be_carried())
@@ -175,14 +181,19 @@ def _compute_expiry_delays(job_rows: JobRows, rules: IntervalRules) -> dict[Side
 def _find_simulated_lanes(rows: DataFrame, job_rows: JobRows, exact_rows: ExactRows, rules: IntervalRules) -> set[int]:
     """Find the lanes of a large job with a row that requires a simulation.
 
-    In a single lane, a row of either side at the oldest event time answers it without a scan of all rows. If only
-    a row of the other side would require a simulation, the lane is simulated all the same, with the same result.
+    In a single lane, the carried rows and a row of either side at the oldest event time answer it without a scan of all
+    rows. If only a row of the other side would require a simulation, the lane is simulated all the same, with the same
+    result.
     """
     if len(job_rows.watermarks.timelines) > 1:
         return {row["lane"] for row in rows.where("requires_simulation").select("lane").distinct().collect()}
     oldest = exact_rows.buckets["oldest"].dropna().astype("int64").to_list()
     if job_rows.carried is not None:
-        oldest += [row[0] for row in job_rows.carried.agg(F.min("event_time")).collect() if row[0] is not None]
+        has_timer = F.max(has_recorded_timer(job_rows.carried, job_rows.watermarks.first_slice))
+        [[oldest_carried, has_timer]] = job_rows.carried.agg(F.min("event_time"), has_timer).collect()
+        if has_timer:
+            return {0}
+        oldest += [] if oldest_carried is None else [oldest_carried]
     times = [(side, min(oldest)) for side in SIDES if oldest]
     sides = rows.sparkSession.createDataFrame(times, "side string, event_time long")
     requires_simulation = rules.requires_simulation(F.col("event_time"), rules.wait_for_side(F.col("side")))

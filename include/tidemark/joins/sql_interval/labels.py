@@ -48,7 +48,17 @@ def select_narrow(rows: DataFrame) -> DataFrame:
     return rows.transform(with_columns, missing).select(*names)
 
 
-def label_caching(rows: DataFrame, rules: IntervalRules) -> DataFrame:
+def has_recorded_timer(rows: DataFrame, first_slice: int) -> Column:
+    """Return True for a carried row with the timer of its cache, set in a simulated lane; never null.
+
+    The closed form would derive another timer. The row is removed when the timer fires, at its own expiry.
+    """
+    if "timer_slice" not in rows.columns:
+        return F.lit(False)
+    return F.coalesce(F.col("timer_slice") < first_slice, F.lit(False))
+
+
+def label_caching(rows: DataFrame, rules: IntervalRules, first_slice: int) -> DataFrame:
     """Add the labels that do not depend on the cleanup time. New rows get a `cleanup_time` of null.
 
     - `operator_time`: the operator time at its arrival.
@@ -67,7 +77,7 @@ def label_caching(rows: DataFrame, rules: IntervalRules) -> DataFrame:
         "expires_at": rules.expires_at(event_time, wait),
         "lookup_skipped_at": rules.lookup_skipped_at(event_time),
         "may_skip_lookup": (rules.lookup_skipped_at(event_time) <= operator_time) & ~rules.is_empty,
-        "requires_simulation": rules.requires_simulation(event_time, wait),
+        "requires_simulation": rules.requires_simulation(event_time, wait) | has_recorded_timer(rows, first_slice),
     }
     if "cleanup_time" not in rows.columns:
         labels["cleanup_time"] = F.lit(None).cast("long")
