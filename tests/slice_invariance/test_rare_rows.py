@@ -236,3 +236,29 @@ def test_purged_window_does_not_fire_in_a_job_without_rows(spark, lake, run):
     emitted = read(1)
     assert emitted == read("auto")
     assert {start for _, _, start, key in emitted if key == "k"} == {20, 40}
+
+
+@pytest.mark.parametrize("per_job", [1, "auto"])
+def test_row_waits_for_windows_that_end_earlier_and_fire_later(spark, lake, run, per_job):
+    """In Adelaide, 02:00 is followed by 03:00 at 16:30Z. Windows that end at 02:40 to 03:00 fire at 17:00Z."""
+
+    def utc(hour, minute):
+        return datetime(2024, 10, 5, hour, minute, tzinfo=UTC)
+
+    rows = [("a", utc(15, 45), utc(15, 50)), ("z", utc(16, 45), utc(16, 46)), ("z", utc(17, 30), utc(17, 31))]
+    join = {"keys": ["k"], "window": {"sliding": {"size": "2 hours", "slide": "10 minutes"}}}
+    settings = run(
+        {"left": rows, "right": rows},
+        per_job,
+        end=utc(18, 0),
+        dialect="flink-sql",
+        join=join,
+        time_zone="Australia/Adelaide",
+        slices__start="2024-10-05T15:00Z",
+        left__watermark_delay="0 s",
+        right__watermark_delay="0 s",
+    )
+
+    emissions = spark.read.format("delta").load(f"{lake}/{settings.output}/emissions").where("left_k = 'a'")
+    by_slice = {row["_slice"].hour: row["count"] for row in emissions.groupBy("_slice").count().collect()}
+    assert by_slice == {16: 9, 17: 3}

@@ -218,6 +218,7 @@ def _create_window_join(pipeline: Pipeline, settings: WindowSettings) -> Join:
         emits_latest=emits_latest,
         condition=condition,
         needs_exact_watermarks=is_irregular,
+        has_unordered_timers=is_irregular and settings.tumbling is None,
         upstream_sides=tuple(pipeline.upstreams),
     )
 

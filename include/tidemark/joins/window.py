@@ -137,6 +137,8 @@ class WindowJoin(Join):
     """Part of the match, over `left_*` and `right_*`."""
     needs_exact_watermarks: bool = False
     """True if a window may fire before the last of its event times."""
+    has_unordered_timers: bool = False
+    """True if a window that ends earlier may be purged later, because clocks change in an irregular way."""
     upstream_sides: tuple[SideName, ...] = ()
     """Inputs that are the output of another join, of which one event may emit several rows."""
     fires_by_epoch: ClassVar[bool] = False
@@ -147,8 +149,8 @@ class WindowJoin(Join):
         return self.windows.overlap(left, right)
 
     @override
-    def eviction_watermark(self, watermark: Column) -> Column:
-        return F.coalesce(self.rules.purged_at(self._last_end()), watermark)
+    def eviction_watermark(self, watermark: Column) -> Column | None:
+        return None if self.has_unordered_timers else self._evicted_at(watermark)
 
     @override
     def apply(self, job_rows: JobRows) -> JoinResult:
@@ -184,10 +186,10 @@ class WindowJoin(Join):
         )
         joined = group_members(members) if self.is_cogroup else join_members(members, self.join_type, self.condition)
         is_dropped = self.rules.is_dropped(F.col("event_time"), F.col("watermark"))
-        enters = F.coalesce(F.col("watermark") < self.rules.purged_at(self._last_end()), ~is_dropped)
+        enters = F.coalesce(F.col("watermark") < self._last_purge(), ~is_dropped)
         may_be_carried = job_rows.select_rows_that_may_be_carried().where(enters)
-        eviction_watermark = self.eviction_watermark(F.col("watermark"))
-        buffered = self._add_first_slice(watermarks, may_be_carried, eviction_watermark, "eviction_slice")
+        evicted_at = self._evicted_at(F.col("watermark"))
+        buffered = self._add_first_slice(watermarks, may_be_carried, evicted_at, "eviction_slice")
         is_in_window = self._last_end().isNotNull()
         eviction_slice = F.when(is_in_window, F.col("eviction_slice")).otherwise(F.col("slice"))
         return JoinResult(
@@ -241,6 +243,17 @@ class WindowJoin(Join):
 
     def _last_end(self) -> Column:
         return self.windows.last_end(F.col("event_time"))
+
+    def _evicted_at(self, watermark: Column) -> Column:
+        """Return the least watermark that evicts a row; for one in no window, the watermark at its arrival."""
+        return F.coalesce(self._last_purge(), watermark)
+
+    def _last_purge(self) -> Column:
+        """Return the least watermark at which all windows of a row are purged; null for a row in no window."""
+        if not self.has_unordered_timers:
+            return self.rules.purged_at(self._last_end())
+        windows = self.windows.assign(F.col("event_time"))
+        return F.array_max(F.transform(windows, lambda window: self.rules.purged_at(window["end"])))
 
 
 def find_late_rows(rows: DataFrame, windows: AlignedWindows, rules: WindowTimerRules) -> DataFrame:
