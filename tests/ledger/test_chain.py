@@ -188,6 +188,16 @@ def test_run_chain_in_slices_and_in_one_job_emits_same_rows_and_reprocess_ripple
         by_slice.plan(by_slice.second, end=at(150))
 
 
+def test_next_join_accepts_windows_that_end_days_after_the_inputs(chain):
+    """A drained window of a week is emitted before its end, its event time in the next join."""
+    joins = chain("_weeks", join={"keys": ["k"], "window": {"tumbling": "7 days"}})
+    for settings in (joins.first, joins.second):
+        joins.run(settings, end=at(30), drain=True)
+
+    pairs = joins.read(joins.first).total()
+    assert joins.read(joins.second).total() == pairs * 10, "each key has ten rows in the third table"
+
+
 def test_run_chain_after_rows_of_output_stream_were_deleted_raises(chain):
     joins = chain("_deleted")
     joins.run(joins.first, end=at(120))

@@ -405,10 +405,10 @@ class Pipeline(Settings):
         """Return the time by which an input's event times may be after their arrival.
 
         None if no row of the input can move a watermark ahead of its arrival: slices cut event time, the join is on
-        processing time, or the input has no watermark.
+        processing time, or the input has no watermark or is the output of another pipeline.
         """
         source: Input = getattr(self, side)
-        has_watermark = self.dialect != "spark" or source.watermark_delay is not None
+        has_watermark = not source.upstream and (self.dialect != "spark" or source.watermark_delay is not None)
         if source.arrival is None or self.join.time == "processing" or not has_watermark:
             return None
         default = max(_SKEW_PER_DELAY * (source.watermark_delay or timedelta()), self.slices.every)

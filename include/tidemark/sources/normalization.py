@@ -263,7 +263,8 @@ class Side:
             ("null_event_time", is_null_event_time & F.lit(not self.accepts_null_times)),
             ("event_time_out_of_range", ~is_null_event_time & _is_out_of_range(self.event_time, self.time_bounds)),
         ]
-        if self.settings.arrival and self.time_bounds:
+        # A window of an output stream may end after its emission, if the inputs have ended.
+        if self.settings.arrival and self.time_bounds and not self.is_output_stream:
             lead_micros = self.event_time.micros - self.clock.micros
             reasons.append(
                 ("event_time_ahead_of_arrival", lead_micros > F.lit(to_micros(self.time_bounds.max_ahead_of_arrival)))
