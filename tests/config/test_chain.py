@@ -31,6 +31,7 @@ SECOND = {
     "join": {**FIRST["join"], "keys": [{"left": "left_k", "right": "k"}]},
 }
 DAYS, HOURS = ({"keys": ["k"], "window": {"tumbling": size}} for size in ("1 day", "3 hours"))
+RECORDED = {**{name: TIMES[name] for name in ("event_time", "arrival")}, "table": "orders", "recorded_watermark": "w"}
 DATASTREAM = {"dialect": "flink-datastream", "join": {**FIRST["join"], "type": "inner"}}
 
 
@@ -104,6 +105,13 @@ def test_load_pipeline_docs_example_is_valid_chain(tmp_path):
             {"join": {**HOURS, "keys": SECOND["join"]["keys"]}, "time_zone": "Europe/Berlin"},
             "may end in an hour that the clocks of Europe/Berlin skip",
         ),
+        (
+            {"join": DAYS, "time_zone": "America/Nuuk"},  # skips the last hour of a day
+            {"join": {**DAYS, "keys": SECOND["join"]["keys"]}, "time_zone": "America/Nuuk"},
+            "may end in an hour that the clocks of America/Nuuk skip",
+        ),
+        ({"left": RECORDED}, {}, "left.recorded_watermark is not supported in a chain."),
+        ({}, {"right": RECORDED}, "right.recorded_watermark is not supported in a chain."),
         (
             {"select": ["left_amount"]},
             {},

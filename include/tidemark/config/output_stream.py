@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from tidemark.config.clock_changes import list_skipped_times
 from tidemark.config.dialect_support import TICK_MICROS, get_remedy
 from tidemark.config.inputs import PipelineInput, Upstream
 from tidemark.config.read_columns import list_read_columns
 from tidemark.config.sides import SIDES, SideName
-from tidemark.config.slices import DAY
 from tidemark.config.validation_errors import explain_validation_error
 
 if TYPE_CHECKING:
@@ -177,6 +176,8 @@ def _find_join_problems(pipeline: Pipeline) -> Iterator[str]:
         for name in ("partition", "idle_timeout"):
             if getattr(source, name):
                 yield f"{side}.{name} is not supported in a chain. {get_remedy(name)}"
+        if source.recorded_watermark and not source.upstream:
+            yield f"{side}.recorded_watermark is not supported in a chain. Set {side}.watermark_delay."
 
 
 def _find_upstream_problems(pipeline: Pipeline, side: SideName, upstream: Upstream) -> Iterator[str]:
@@ -200,15 +201,20 @@ def _find_upstream_problems(pipeline: Pipeline, side: SideName, upstream: Upstre
         if own.window_time_zone != upstream.window_time_zone:
             zone = upstream.window_time_zone or "UTC"
             yield f"time_zone differs from that of {upstream.pipeline} ({zone}). Use the same for windows of windows."
-        elif own.window_time_zone and not _never_ends_in_skipped_hour(window):
+        elif own.window_time_zone and _may_end_in_skipped_time(pipeline, window, own.window_time_zone):
             yield (
                 f"time_zone: windows of {upstream.pipeline} may end in an hour that the clocks of "
                 f"{own.window_time_zone} skip, and their rows would be in other windows here. Use UTC, or tumbling "
-                "windows of whole days or of a part of an hour, without offset."
+                "windows without offset that never do, such as those of 1 day or of a part of an hour in most zones."
             )
 
 
-def _never_ends_in_skipped_hour(window: WindowSettings) -> bool:
-    """Return True if no window with rows ends within an hour that clocks skip, after its start."""
-    size = window.tumbling
-    return bool(size and not window.offset and (size % DAY == timedelta() or timedelta(hours=1) % size == timedelta()))
+def _may_end_in_skipped_time(pipeline: Pipeline, window: WindowSettings, zone: str) -> bool:
+    """Return True if a window with rows may end within local time that clocks skip, after its start."""
+    if window.tumbling is None or window.offset:
+        return True
+    bounds = (pipeline.time_bounds.earliest, pipeline.time_bounds.latest) if pipeline.time_bounds else ()
+    return any(
+        start % window.tumbling and start - start % window.tumbling + window.tumbling <= end
+        for start, end in list_skipped_times(zone, *bounds)
+    )

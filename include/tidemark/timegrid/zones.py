@@ -5,7 +5,6 @@ A local time is represented as if it were UTC: 02:30 is 9,000,000 ms after its m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -14,12 +13,10 @@ from zoneinfo import ZoneInfo
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from tidemark.config.clock_changes import FIRST, LAST, find_changes, get_offset
 from tidemark.config.types import from_micros
 
 _HOUR = timedelta(hours=1)
-_DAY = timedelta(days=1)
-_FIRST, _LAST = datetime(1800, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
-"""Range in which changes are looked for. There was none before it, and after it each year has the same."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ def to_local_time(instant: int, name: str) -> int:
     >>> to_local_time(1_767_225_600_000, "Europe/Berlin") - 1_767_225_600_000
     3600000
     """
-    return instant + _get_offset(ZoneInfo(name), from_micros(instant * 1000)) // timedelta(milliseconds=1)
+    return instant + get_offset(ZoneInfo(name), from_micros(instant * 1000)) // timedelta(milliseconds=1)
 
 
 def has_yearly_changes(name: str) -> bool:
@@ -63,7 +60,7 @@ def has_yearly_changes(name: str) -> bool:
     (True, False)
     """
     months = (datetime(2400, month, 1, tzinfo=UTC) for month in range(1, 13))
-    return len({_get_offset(ZoneInfo(name), month) for month in months}) > 1
+    return len({get_offset(ZoneInfo(name), month) for month in months}) > 1
 
 
 @cache
@@ -77,27 +74,11 @@ def changes_by_full_hours(name: str, earliest: datetime, latest: datetime) -> bo
     [True, False, False]
     """
     zone = ZoneInfo(name)
-    changes = list(_find_changes(zone, max(earliest, _FIRST), min(latest, _LAST)))
+    changes = list(find_changes(zone, max(earliest, FIRST), min(latest, LAST)))
     return not changes or (has_yearly_changes(name) and all(_is_full_hour_change(zone, hour) for hour in changes))
-
-
-def _find_changes(zone: ZoneInfo, earliest: datetime, latest: datetime) -> Iterator[datetime]:
-    """Yield the last full hour before each change of a zone's offset."""
-    day = earliest.replace(minute=0, second=0, microsecond=0)
-    while day < latest:
-        if _get_offset(zone, day) != _get_offset(zone, day + _DAY):
-            hours = (day + number * _HOUR for number in range(24))
-            yield from (hour for hour in hours if _get_offset(zone, hour) != _get_offset(zone, hour + _HOUR))
-        day += _DAY
 
 
 def _is_full_hour_change(zone: ZoneInfo, hour_before: datetime) -> bool:
     last_instant = hour_before + _HOUR - timedelta(microseconds=1)
-    is_at_full_hour = _get_offset(zone, hour_before) == _get_offset(zone, last_instant)
-    return is_at_full_hour and abs(_get_offset(zone, hour_before + _HOUR) - _get_offset(zone, hour_before)) == _HOUR
-
-
-def _get_offset(zone: ZoneInfo, instant: datetime) -> timedelta:
-    offset = instant.astimezone(zone).utcoffset()
-    assert offset is not None, "a zone of the database has an offset at every instant"
-    return offset
+    is_at_full_hour = get_offset(zone, hour_before) == get_offset(zone, last_instant)
+    return is_at_full_hour and abs(get_offset(zone, hour_before + _HOUR) - get_offset(zone, hour_before)) == _HOUR
