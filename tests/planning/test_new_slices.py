@@ -175,6 +175,22 @@ def test_select_new_slices_after_gap_of_other_pipeline_names_command_that_fills_
     assert f"Run tidemark reprocess chains/first.yaml --from {slice_start} first." in "; ".join(notes)
 
 
+def test_select_new_slices_stops_before_the_end_of_an_upstream_unless_drained():
+    upstream = UpstreamState("left", "orders_payments", "chains/first.yaml", 3, None, 2, SimpleNamespace(last=None))
+    contexts = {
+        name: create_context((NOW, NOW), upstreams=[upstream], **request)
+        for name, request in {"open": {}, "to": {"end": THIS_HOUR}, "drain": {"end": THIS_HOUR, "drain": True}}.items()
+    }
+
+    selection = select_new_slices(contexts["open"])
+    with pytest.raises(SliceOrderError, match="orders_payments have ended after slice .* Pass --drain and --to"):
+        select_new_slices(contexts["to"])
+
+    assert [part.slices for part in selection.slice_ranges] == [range(2)]
+    assert "Pass --drain" in "; ".join(selection.notes)
+    assert select_new_slices(contexts["drain"]).slice_ranges[0].slices == range(3)
+
+
 @pytest.mark.parametrize(("requested_from", "slices"), [(-2, range(3, 5)), (-5, range(2, 5))])
 def test_select_new_slices_from_empty_state_skips_slices_or_continues_the_run(requested_from, slices):
     context = create_context(

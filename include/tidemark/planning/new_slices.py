@@ -189,7 +189,7 @@ def _limit_to_upstreams(context: PlanningContext, start: int, end: int, notes: l
 
     Raises:
         IncompleteInputError: The request names a later end.
-        SliceOrderError: The inputs of this pipeline are to end, and those of the other one have not ended there.
+        SliceOrderError: The inputs of one of the two pipelines are to end, and those of the other one do not end there.
     """
     grid, request = context.grid, context.request
     for upstream in context.upstreams:
@@ -203,4 +203,12 @@ def _limit_to_upstreams(context: PlanningContext, start: int, end: int, notes: l
                 f"--drain: the inputs of {upstream.pipeline} have not ended after slice {grid.label(end - 1)}. Run "
                 f"tidemark run {upstream.cli_arguments} with --drain and the same end first."
             )
+        drained = upstream.drained_slice
+        if not request.drain and drained is not None and start <= drained < end:
+            remedy = f"Pass --drain and --to {grid.label(drained + 1)}, to end those of this pipeline too."
+            explanation = f"the inputs of {upstream.pipeline} have ended after slice {grid.label(drained)}. {remedy}"
+            if request.end:
+                raise SliceOrderError(explanation)
+            notes.append(explanation)
+            end = drained
     return end
