@@ -31,7 +31,7 @@ FLINK = {
     "flink_datastream_interval_restarted": (flink_datastream_interval, 28),
     "flink_datastream_window_restarted": (flink_datastream_window, 14),
     "flink_sql_interval_restarted": (flink_sql_interval, 32),
-    "flink_sql_interval_derived": (flink_sql_interval, 11),
+    "flink_sql_interval_derived": (flink_sql_interval, 13),
     "flink_datastream_trigger_derived": (flink_datastream_trigger, 10),
 }
 SPARK = ("spark", "spark_derived", "spark_window_inequality")

@@ -23,6 +23,8 @@ from tidemark.watermarks.values import Watermarks
 
 RECORDED_WATERMARK = "recorded_watermark"
 """Column with the recorded watermark of a row's input, ms; null for none."""
+PRECEDING_WATERMARK = "preceding_watermark"
+"""Column with the combined watermark right before the row raised it to the one that the row recorded, ms."""
 _WATERMARK_VALUE = "watermark_value"
 
 
@@ -45,15 +47,20 @@ class RecordedWatermarkLane(Lane):
     @classmethod
     @override
     def split(cls, rows: DataFrame, *, includes_all_rows: bool) -> tuple[DataFrame, DataFrame]:
-        """Split as `Lane.split` does, and raise the watermarks of late candidates to those that they recorded."""
+        """Split as `Lane.split` does, and raise the watermarks of late candidates to those that they recorded.
+
+        Adds `PRECEDING_WATERMARK`: between two rows, the watermark may rise twice, after the first row and before the
+        second one. Both advances fire timers.
+        """
         on_time, candidates = super().split(rows, includes_all_rows=includes_all_rows)
         added = (RECORDED_WATERMARK, _WATERMARK_VALUE)
         if not cls.applies_to_own_row:
             return on_time.drop(*added), candidates.drop(*added)
         recorded = {side: F.when(F.col("side") == side, F.col(RECORDED_WATERMARK)) for side in SIDES}
         own = {f"{side}_watermark": F.greatest(f"{side}_watermark", value) for side, value in recorded.items()}
-        combined = F.greatest("watermark", F.least(*own))
-        candidates = candidates.transform(with_columns, own).withColumn("watermark", combined)
+        combined = {PRECEDING_WATERMARK: F.col("watermark"), "watermark": F.greatest("watermark", F.least(*own))}
+        candidates = candidates.transform(with_columns, own).transform(with_columns, combined)
+        on_time = on_time.withColumn(PRECEDING_WATERMARK, F.col("watermark"))
         return on_time.drop(*added), candidates.drop(*added)
 
     @override

@@ -29,6 +29,7 @@ from tidemark.spark.tables import from_pandas
 from tidemark.timegrid.time_columns import trunc_div
 from tidemark.watermarks.job_watermarks import JobWatermarks
 from tidemark.watermarks.lanes import Timeline
+from tidemark.watermarks.recorded_watermark_lane import PRECEDING_WATERMARK
 from tidemark.watermarks.values import NO_WATERMARK, Watermarks
 
 _ARRIVAL = ("lane", "slice", "watermark")
@@ -84,9 +85,9 @@ class LastCleanups:
         )
         pending = statistics[statistics["eviction_slice"] >= watermarks.first_slice]
         timers = pending.groupby(["lane", "side", "eviction_slice"], as_index=False).agg({"last_timer": "max"})
-        arrivals = new_rows.select(*_ARRIVAL)
+        arrivals = _select_watermarks(new_rows)
         if filtered is not None:
-            arrivals = arrivals.unionByName(filtered.select(*_ARRIVAL))
+            arrivals = arrivals.unionByName(_select_watermarks(filtered))
         last_cleanups = _compute_last_cleanups(lookups, _find_timer_cleanups(arrivals, timers, watermarks), watermarks)
         simulated_lanes = set(statistics.loc[statistics["requires_simulation"], "lane"])
         simulated_lanes |= _find_restarted_lanes(watermarks)
@@ -175,6 +176,14 @@ class LastCleanups:
             )
             for lane, timeline in enumerate(self.watermarks.timelines)
         ]
+
+
+def _select_watermarks(rows: DataFrame) -> DataFrame:
+    """Select the watermarks at the arrival of rows, and right before these raised them by records of their own."""
+    if PRECEDING_WATERMARK not in rows.columns:
+        return rows.select(*_ARRIVAL)
+    watermarks = F.explode(F.array_distinct(F.array("watermark", PRECEDING_WATERMARK)))
+    return rows.select("lane", "slice", watermarks.alias("watermark"))
 
 
 def _find_restarted_lanes(watermarks: JobWatermarks) -> set[int]:

@@ -21,6 +21,7 @@ from tidemark.config.sides import OTHER, SIDES
 from tidemark.joins.base import POSITION_TYPE
 from tidemark.joins.emission_order import AFTER_LOOKUP
 from tidemark.watermarks.lanes import Timeline
+from tidemark.watermarks.recorded_watermark_lane import PRECEDING_WATERMARK
 from tidemark.watermarks.values import NO_WATERMARK
 
 _EXTRA_FIELDS = T.StructType([
@@ -67,6 +68,8 @@ def simulate_lanes(
               it; null if there is no condition.
             - `arrival_number`: its number in order of arrival, carried and rejected rows included.
             - `rejected`: not null for rows that only advance the watermark.
+            - `watermark`: the watermark at its arrival, ms.
+            - `preceding_watermark`: the watermark right before the row raised it by a record of its own, ms.
         timelines: The timelines by lane.
         last_cleanups: Last cleanup of each side before the job, by lane.
         first_slice: First slice of the job.
@@ -319,7 +322,7 @@ def _simulate_lane(
         slice_number=first_slice - 1,
     )
     rows = list(_read_rows(table))
-    arrival_watermarks = table["watermark"].to_pylist()
+    arrival_watermarks = list(zip(table[PRECEDING_WATERMARK].to_pylist(), table["watermark"].to_pylist(), strict=True))
     operator.restore([row for row in rows if row.slice < first_slice])
     new_rows = iter([row for row in rows if row.slice >= first_slice])
     row = next(new_rows, None)
@@ -328,7 +331,8 @@ def _simulate_lane(
         operator.slice_number = slice_number
         while row and row.slice == slice_number:
             operator.restart_until(row.epoch)
-            operator.advance_watermark(arrival_watermarks[row.offset])
+            for watermark in arrival_watermarks[row.offset]:
+                operator.advance_watermark(watermark)
             if row.rejected is None:
                 operator.process_row(row)
             row = next(new_rows, None)

@@ -23,6 +23,7 @@ from tidemark.joins.sql_interval.operator_simulation import simulate_lanes
 from tidemark.spark.dataframe_utils import with_columns
 from tidemark.spark.materialization import materialize
 from tidemark.timegrid.time_columns import as_json
+from tidemark.watermarks.recorded_watermark_lane import PRECEDING_WATERMARK
 from tidemark.watermarks.restarted_lane import epoch_column
 
 
@@ -105,6 +106,7 @@ def _simulate(
         "has_null_key": has_null_key(rows),
         "condition_matches": condition_matches,
         "epoch": epoch_column(job_rows.watermarks),
+        PRECEDING_WATERMARK: F.coalesce(*(name for name in (PRECEDING_WATERMARK, "watermark") if name in rows.columns)),
         "order_in_event": F.coalesce("order_in_event", own_order_in_event(())),
         "arrival_number": F.row_number().over(
             Window.partitionBy("lane").orderBy(*ARRIVAL_ORDER, compute_row_hash(rows))
