@@ -97,17 +97,16 @@ class Oracle:
         """Process rows in order. Rows of equal clock and tiebreak do not see each other."""
         for clock, at_clock in groupby(rows, key=lambda row: row["clock"]):
             self.advance_clock(clock)
-            rows_at_clock = list(at_clock)
-            for _, simultaneous in groupby(rows_at_clock, key=lambda row: row["tiebreak"]):
+            for _, simultaneous in groupby(at_clock, key=lambda row: row["tiebreak"]):
                 rows_at_position = list(simultaneous)
                 self.at_arrival += [(row["id"], *self.watermarks()) for row in rows_at_position]
                 for row in rows_at_position:
                     self.inputs[row["side"]].add_row(row)
                 self.advance()
-            for row in rows_at_clock:
-                self.inputs[row["side"]].activate(row)
-            self.align()
-            self.advance()
+                for row in rows_at_position:
+                    self.inputs[row["side"]].activate(row)
+                self.align()
+                self.advance()
 
 
 def create_oracle(stream):

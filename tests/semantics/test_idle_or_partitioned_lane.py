@@ -26,8 +26,8 @@ def streams(draw):
     row = st.tuples(
         st.sampled_from(["left", "right"]),
         st.integers(0, 2),
-        st.sampled_from([0, 0, 1, 700, 1_000, 3_000, 9_000]),
-        st.integers(0, 1),
+        st.sampled_from([0, 0, 0, 1, 700, 1_000, 3_000, 9_000]),
+        st.sampled_from([-(2**63), 0, 1, 2, 2**63 - 1]),
         st.integers(-6, 6),
     )
     clock, rows = 0, []

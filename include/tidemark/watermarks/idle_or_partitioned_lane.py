@@ -1,8 +1,8 @@
 """Watermarks of inputs that fall idle or have several partitions.
 
 A source is a partition of an input, or an input without partitions. An input's watermark is the minimum over its active
-sources and never goes down. A source is active after the clock of its first row, until it has had no row for longer
-than its idle timeout, and again after its next row. An input without active sources does not hold the join back.
+sources and never goes down. A source is active after its first row, until it has had no row for longer than its idle
+timeout, and again after its next row. An input without active sources does not hold the join back.
 
 When the last active source of an input falls idle, the input's watermark rises to the greatest of its sources. When
 the last active input falls idle, the combined watermark rises to the greatest of both inputs. Flink 2.3 does both.
@@ -31,7 +31,13 @@ from typing_extensions import override
 
 from tidemark.config.sides import SIDES
 from tidemark.spark.dataframe_utils import choose_by_side, with_columns
-from tidemark.watermarks.bucket_cuts import CatchUp, apply_cuts, find_catch_up_cuts, find_status_cuts
+from tidemark.watermarks.bucket_cuts import (
+    CatchUp,
+    CutBuckets,
+    find_catch_up_cuts,
+    find_status_cuts,
+    locate_activations,
+)
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.exact import (
     BUCKET_COLUMNS,
@@ -44,7 +50,14 @@ from tidemark.watermarks.exact import (
 from tidemark.watermarks.lanes import Lane, Timeline, Timelines, split_by_lane
 from tidemark.watermarks.row_status import is_filtered, moves_watermark
 from tidemark.watermarks.source_statistics import compute_source_statistics, merge_sources
-from tidemark.watermarks.source_status import UNPARTITIONED, StatusChange, find_status_changes, list_initial_sources
+from tidemark.watermarks.source_status import (
+    LEAST_TIEBREAK,
+    UNPARTITIONED,
+    Position,
+    StatusChange,
+    find_status_changes,
+    list_initial_sources,
+)
 from tidemark.watermarks.source_tracker import SourceTracker
 from tidemark.watermarks.values import END_OF_INPUT, NO_WATERMARK, SourceWatermark, Watermarks
 
@@ -81,20 +94,22 @@ class IdleOrPartitionedLane(Lane):
             list(find_status_changes(part, list_initial_sources(lane.initial_watermarks, buckets), lane.idle_timeouts))
             for lane, part in split_by_lane(statistics, lanes, buckets)
         ]
+        changes = locate_activations(rows, statistics, changes, buckets)
         cuts = find_status_cuts(statistics, changes, buckets)
+        cut_buckets = CutBuckets(rows, buckets)
         while True:
             if cuts:
-                rows, buckets = apply_cuts(rows, cuts, buckets)
-                statistics = compute_source_statistics(rows)
-            lane_statistics = split_by_lane(statistics, lanes, buckets)
+                cut_buckets = cut_buckets.cut(cuts)
+                statistics = compute_source_statistics(cut_buckets.rows)
+            lane_statistics = split_by_lane(statistics, lanes, cut_buckets.buckets)
             catch_ups: list[CatchUp] = []
             timelines = [
-                _compute_timeline(part, lane, lane_changes, buckets, catch_ups)
+                _compute_timeline(part, lane, lane_changes, cut_buckets, catch_ups)
                 for (lane, part), lane_changes in zip(lane_statistics, changes, strict=True)
             ]
             if not catch_ups:
-                return Timelines(rows, buckets, merge_sources(statistics), timelines)
-            cuts = find_catch_up_cuts(rows, catch_ups)
+                return Timelines(cut_buckets.rows, cut_buckets.buckets, merge_sources(statistics), timelines)
+            cuts = find_catch_up_cuts(cut_buckets.rows, catch_ups)
 
     @classmethod
     @override
@@ -147,10 +162,11 @@ def _compute_timeline(
     statistics: pd.DataFrame,
     lane: IdleOrPartitionedLane,
     changes: list[StatusChange],
-    buckets: Buckets,
+    cut_buckets: CutBuckets,
     catch_ups: list[CatchUp],
 ) -> Timeline:
     """Compute the timeline of a lane, and append the catch-ups that need its buckets to be cut."""
+    buckets = cut_buckets.buckets
     tracker = SourceTracker(lane.initial_watermarks, buckets, is_union=lane.is_union)
     processed: list[dict[str, Any]] = []
     end_watermarks: dict[int, Watermarks] = {}
@@ -158,28 +174,29 @@ def _compute_timeline(
     lag = {"left": lane.lag.left, "right": lane.lag.right}
     source_lag = statistics["side"].map(lag).astype("Int64")
     sources = statistics.assign(
-        watermark=statistics["newest"] - source_lag,
-        watermark_lead=statistics["lead"] - source_lag,
-        clock=statistics["first"],
+        watermark=statistics["newest"] - source_lag, watermark_lead=statistics["lead"] - source_lag
     )
-    clocks = sources.groupby("bucket")["clock"].min()
-    by_clock = {clocks[bucket]: rows for bucket, rows in sources.groupby("bucket") if not pd.isna(clocks[bucket])}
-    slice_ends = {buckets.grid.start_of(number + 1): number for number in buckets.slices}
-    changes_at: dict[int, list[StatusChange]] = defaultdict(list)
+    by_start: dict[Position, pd.DataFrame] = {}
+    for _, rows in sources.dropna(subset="first").groupby("bucket"):
+        first = int(rows["first"].min()), LEAST_TIEBREAK
+        by_start[max(first, cut_buckets.starts.get(int(rows["bucket"].iloc[0]), first))] = rows
+    slice_ends = {(buckets.grid.start_of(number + 1), LEAST_TIEBREAK): number for number in buckets.slices}
+    changes_at: dict[Position, list[StatusChange]] = defaultdict(list)
     for change in changes:
-        changes_at[change.clock].append(change)
-    for clock in sorted({*by_clock, *slice_ends, *changes_at}):
-        if clock in slice_ends:
-            end_watermarks[slice_ends[clock]] = tracker.snapshot()
-        tracker.apply(change for change in changes_at.get(clock, []) if not change.becomes_active)
-        if clock in by_clock:
-            processed.append(_process_bucket(by_clock[clock], tracker, lag, lane.late_margin))
-            catch_ups += _find_catch_ups(by_clock[clock], processed[-1], tracker, lag)
-            oldest = by_clock[clock]["oldest"].min()
+        changes_at[change.start].append(change)
+    for start in sorted({*by_start, *slice_ends, *changes_at}):
+        tracker.apply(change for change in changes_at.get(start, []) if change.becomes_active)
+        if start in slice_ends:
+            end_watermarks[slice_ends[start]] = tracker.snapshot()
+        tracker.apply(change for change in changes_at.get(start, []) if not change.becomes_active)
+        if start in by_start:
+            rows = by_start[start]
+            processed.append(_process_bucket(rows, tracker, lag, lane.late_margin))
+            catch_ups += _find_catch_ups(rows, processed[-1], tracker, lag)
+            oldest = rows["oldest"].min()
             has_late_candidates = has_late_candidates or (
                 not pd.isna(oldest) and oldest <= tracker.combined + lane.late_margin
             )
-        tracker.apply(change for change in changes_at.get(clock, []) if change.becomes_active)
     if lane.drain is not None:
         at_end_of_input = Watermarks(END_OF_INPUT, END_OF_INPUT, sources_combined=END_OF_INPUT)
         end_watermarks |= {number: at_end_of_input for number in buckets.slices if number >= lane.drain}
@@ -195,7 +212,7 @@ def _find_catch_ups(
     rows: pd.DataFrame, bucket: dict[str, Any], tracker: SourceTracker, lag: dict[str, int]
 ) -> Iterator[CatchUp]:
     """Yield the lagging inputs that may become aligned between two rows of a bucket, which was processed."""
-    if rows["first"].min() == rows["last"].max():
+    if rows["first"].min() == rows["last"].max() and rows["least_tiebreak"].min() == rows["greatest_tiebreak"].max():
         return
     for side in tracker.active_sides - tracker.aligned:
         if tracker.inputs[side] >= bucket["combined_before"]:

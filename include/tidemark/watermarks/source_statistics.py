@@ -14,11 +14,11 @@ from tidemark.watermarks.source_status import UNPARTITIONED
 
 
 def compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
-    """Aggregate each bucket and source: newest and oldest event time, lead, first and last clock, and row counts."""
+    """Aggregate each bucket and source: event times, lead, row counts, and first and last clocks and tiebreaks."""
     is_accepted = F.col("rejected").isNull()
     # A filtered row with times out of bounds has no effect at all.
     is_effective = is_accepted | moves_watermark_only()
-    time, clock = (F.when(is_effective, F.col(name)) for name in ("event_time", "clock"))
+    time, clock, tiebreak = (F.when(is_effective, F.col(name)) for name in ("event_time", "clock", "tiebreak"))
     is_late_arriving = F.col("owning_slice") < F.col("slice")
     grouped = rows.groupBy("bucket", "side", "partition").agg(
         F.max(time).alias("newest"),
@@ -26,6 +26,8 @@ def compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
         F.min(F.when(is_accepted, time)).alias("oldest"),
         F.min(clock).alias("first"),
         F.max(clock).alias("last"),
+        F.min(tiebreak).alias("least_tiebreak"),
+        F.max(tiebreak).alias("greatest_tiebreak"),
         F.count_if(~is_filtered()).alias("rows"),
         F.count_if(is_filtered()).alias("filtered"),
         F.count_if(is_rejected()).alias("rejected"),
@@ -38,7 +40,8 @@ def compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
             else []
         ),
     )
-    statistics: pd.DataFrame = grouped.toPandas().astype(dict.fromkeys(("newest", "oldest", "first", "last"), "Int64"))
+    nullable = ("newest", "oldest", "first", "last", "least_tiebreak", "greatest_tiebreak")
+    statistics: pd.DataFrame = grouped.toPandas().astype(dict.fromkeys(nullable, "Int64"))
     partitions = statistics["partition"].astype(object)
     return statistics.assign(partition=partitions.where(partitions.notna(), UNPARTITIONED))
 

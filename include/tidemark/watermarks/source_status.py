@@ -12,24 +12,34 @@ from tidemark.config.sides import SIDES
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.values import NO_WATERMARK, SourceWatermark, Watermarks
 
+Position = tuple[int, int]
+"""Clock (microseconds) and tiebreak."""
 SourceKey = tuple[str, str | None]
 """Side and partition."""
 UNPARTITIONED = None
 """Partition of an input that has no partitions, or no row yet."""
+LEAST_TIEBREAK, GREATEST_TIEBREAK = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True)
 class StatusChange:
-    """A source becomes idle for rows at this clock or later, or active for rows after it."""
+    """A source becomes idle at a clock, or active after its first row at a clock."""
 
     clock: int
     source: SourceKey
     becomes_active: bool
+    tiebreak: int = GREATEST_TIEBREAK
+    """Tiebreak of the row that makes the source active; any that no row at the clock exceeds, if all arrive at once."""
 
     @property
-    def first_affected_clock(self) -> int:
-        """First clock whose rows see the change."""
-        return self.clock + self.becomes_active
+    def start(self) -> Position:
+        """First position whose rows see the change."""
+        return find_next_position(self.clock, self.tiebreak) if self.becomes_active else (self.clock, LEAST_TIEBREAK)
+
+
+def find_next_position(clock: int, tiebreak: int) -> Position:
+    """Return the first position after another one."""
+    return (clock, tiebreak + 1) if tiebreak < GREATEST_TIEBREAK else (clock + 1, LEAST_TIEBREAK)
 
 
 def list_initial_sources(watermarks: Watermarks, buckets: Buckets) -> dict[SourceKey, SourceWatermark]:
