@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from tidemark.config.types import from_micros
 from tidemark.pipeline_tests.arrivals import CaseRows, InputRow
 from tidemark.pipeline_tests.case_file import Case, ExpectedRow
-from tidemark.pipeline_tests.case_settings import CaseSettings
+from tidemark.pipeline_tests.case_settings import CaseSettings, Expectation
 from tidemark.pipeline_tests.chain import TESTED, Chain
 from tidemark.pipeline_tests.cuts import OWN_SLICES
 from tidemark.pipeline_tests.differences import is_match, parse_expected
@@ -84,4 +84,6 @@ class ChainDifferenceCheck:
         inputs = [
             InputRow(row.input_name, {**row.values, ARRIVAL_COLUMN: from_micros(row.clock)}, row.clock) for row in rows
         ]
-        return Case("", "", CaseSettings(given=[], drain=True), (), {}), CaseRows(tuple(inputs), None)
+        return Case("", "", CaseSettings(given=[], drain=True, expect=Expectation()), (), {}), CaseRows(
+            tuple(inputs), None
+        )

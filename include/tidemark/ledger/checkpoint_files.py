@@ -89,18 +89,22 @@ def to_replay_rows(rows: DataFrame, grid: Grid) -> DataFrame:
 
 
 def list_available_checkpoints(tables: PipelineTables, entries: Iterable[Entry], grid: Grid) -> frozenset[str]:
-    """Return the runs of committed slices whose checkpoints have not expired. Slices without state have none."""
+    """Return the runs of committed slices whose checkpoints have not expired. Slices without state have none.
+
+    A file that another program has written may be of any run.
+    """
     log = DeltaTableHandle.open(tables.checkpoint)
     if log is None:
         return frozenset()
-    spans_by_run = defaultdict[str, list[range]](list)
+    spans_by_run, other_spans = defaultdict[str, list[range]](list), list[range]()
     for path, span in list_slices_by_file(log, "checkpoint", grid).items():
         if span:
-            spans_by_run[parse_run(path)].append(span)
+            run = parse_run(path)
+            (other_spans if run == path else spans_by_run[run]).append(span)
     return frozenset(
         entry.run
         for entry in entries
-        if any(entry.carried) and any(entry.number in span for span in spans_by_run.get(entry.run, ()))
+        if any(entry.carried) and any(entry.number in span for span in [*spans_by_run[entry.run], *other_spans])
     )
 
 

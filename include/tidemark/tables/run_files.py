@@ -57,7 +57,9 @@ def parse_merge_commit(run: str) -> int | None:
 
 
 def parse_run(path: str) -> str:
-    """Parse the run from a file's path in a table. Underscores distinguish the folder from a column named `run`.
+    """Parse the run from a file's path in a table; the path itself for a file that another program has written.
+
+    Underscores distinguish the folder from a column named `run`.
 
     >>> parse_run("run=00000012.20240101T010000Z.1.0a1b2c3d/0/part-0.parquet")
     '00000012.20240101T010000Z.1.0a1b2c3d'
