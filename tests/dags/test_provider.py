@@ -19,7 +19,10 @@ from tidemark.airflow_provider.links import DataDocsLink, QuarantineLink, Report
 from tidemark.config.quality import DATA_DOCS_INDEX
 
 LINKS = ("DataDocsLink", "ReportLink", "QuarantineLink", "SparkHistoryLink")
-RULES = {side: f"{{table: {side}, complete: commit," for side in ("clicks", "views")}
+RULES = {
+    "clicks": "{table: clicks, complete: commit,",
+    "views": "{table: views, complete: {by: marker, table: marks, column: until},",
+}
 
 
 def run_airflow(environment, *arguments):
@@ -77,7 +80,7 @@ def test_provider_is_listed_with_deadline_links_and_watchers(watching_env):
     links_with_address = [link for link in result["stored_links"] if link[-1]]
     assert links_with_address == [["report", "_link_DataDocsLink", docs]]
 
-    assert result["watched"] == ["clicks", "views"]
+    assert result["watched"] == ["clicks", "marks", "views"]
     assert result["payload"] == {"table": "clicks", "version": 1}
     assert result["queued"] == ["clicked_views__landed"]
 

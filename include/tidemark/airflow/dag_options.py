@@ -102,11 +102,13 @@ def _repair_options(pipeline: Pipeline, _: Path, __: Project) -> dict[str, Any]:
 
 
 def _landed_options(pipeline: Pipeline, _: Path, project: Project) -> dict[str, Any]:
-    """Schedule a run for each commit of rows to an input. Commits during a run give one more run.
+    """Schedule a run for each commit of rows to an input or a marker table. Commits during a run give one more run.
 
     An input that is another pipeline is not watched: that pipeline's DAGs send an event for its commits.
     """
-    tables = [source.table for source in (pipeline.left, pipeline.right) if not source.upstream]
+    sources = [source for source in (pipeline.left, pipeline.right) if not source.upstream]
+    markers = [source.complete.table for source in sources if source.complete and source.complete.table]
+    tables = list(dict.fromkeys([*(source.table for source in sources), *markers]))
     landed = [slices_asset(upstream.pipeline) for upstream in pipeline.upstreams.values()]
     if tables:
         landed.append(watch_tables(f"{pipeline.name}__landed", tables, project, pipeline.airflow.poll_interval))
