@@ -222,13 +222,19 @@ def _find_catch_ups(
 def _process_bucket(
     rows: pd.DataFrame, tracker: SourceTracker, lag: dict[str, int], late_margin: int
 ) -> dict[str, Any]:
-    """Advance the tracker over a bucket, and return the bucket's watermarks as a row of `bucket_schema`."""
+    """Advance the tracker over a bucket, and return the bucket's watermarks as a row of `bucket_schema`.
+
+    Args:
+        rows: Statistics of the bucket's sources with rows that have an effect.
+        tracker: The watermarks before the bucket.
+        lag: Lag of each side's watermark, ms.
+        late_margin: As of the lane.
+    """
     before = tracker.snapshot()
     combined = tracker.combined
     active = sorted(tracker.active, key=str)
     sources = [(*key, tracker.sources[key].watermark) for key in active]
-    non_empty = rows[rows["first"].notna()]
-    columns = (non_empty[name] for name in ("side", "partition", "watermark", "last"))
+    columns = (rows[name] for name in ("side", "partition", "watermark", "last"))
     for side, partition, newest, last in zip(*columns, strict=True):
         source = tracker.sources.get((side, partition), SourceWatermark(side, partition, NO_WATERMARK, int(last)))
         watermark = source.watermark if pd.isna(newest) else max(source.watermark, int(newest))
