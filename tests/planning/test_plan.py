@@ -1,16 +1,24 @@
 """Tests of a plan's jobs and commands as people read them, without Spark."""
 
+import json
 from dataclasses import fields
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
 
 from tests.conftest import write_pipeline
+from tidemark.airflow.status_queries import plan_outdated_slices
+from tidemark.cli import main
 from tidemark.cli.render_plan import describe_jobs
+from tidemark.errors import IncompleteInputError
+from tidemark.planning import planner
 from tidemark.planning.job_sizing import JobCapacity
 from tidemark.planning.plan import Plan, SliceRange
+from tidemark.planning.request import Request
 from tidemark.planning.slice_selection import list_readable_ranges
 from tidemark.sources.upstream import UpstreamState
+from tidemark.spark.lazy_session import create_refusing_session
 
 
 def create_plan(**values):
@@ -62,3 +70,36 @@ def test_outdated_slices_after_stale_slice_of_previous_pipeline_wait(ends, reada
     ranges = list_readable_ranges(outdated, upstreams)
 
     assert [(part.slices.start, part.slices.stop) for part in ranges] == readable
+
+
+@pytest.fixture
+def waiting(tmp_path):
+    """Return a pipeline that reads the output of another one, which has no slice."""
+    write_pipeline(tmp_path / "orders.yaml", output_stream=True)
+    keys = [{"left": "left_k", "right": "k"}]
+    return write_pipeline(tmp_path / "shipments.yaml", name="shipments", left={"pipeline": "orders"}, join__keys=keys)
+
+
+def test_plan_before_the_first_slice_of_previous_pipeline_is_empty(waiting, tmp_path, capsys):
+    """As for `NAME__landed`, which runs what it can, and for `NAME__repair`."""
+    note = f"waits for its input: orders has no committed slice. Run tidemark run {tmp_path}/orders.yaml first."
+
+    outdated = plan_outdated_slices(waiting, str(tmp_path / "lake"))
+    command = ["run", str(tmp_path / "shipments.yaml"), "--lake", str(tmp_path / "lake")]
+    assert main([*command, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert main(command) == 0
+
+    assert (outdated["slices"], outdated["notes"]) == (0, [note])
+    assert (result["plan"]["slices"], result["plan"]["notes"], result["status"]["slices"]) == (0, [note], 0)
+    assert "orders has no committed slice" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [Request(end=datetime(2024, 1, 1, 2, tzinfo=UTC)), Request(drain=True), Request(reprocess=True)],
+    ids=["end", "drain", "reprocess"],
+)
+def test_request_of_slices_before_the_first_slice_of_previous_pipeline_is_refused(waiting, tmp_path, request_):
+    with pytest.raises(IncompleteInputError, match=r"^orders has no committed slice\. Run tidemark run .*orders.yaml"):
+        planner.create_plan(create_refusing_session(), waiting, str(tmp_path / "lake"), request_)

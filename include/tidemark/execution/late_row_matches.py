@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 
 from pyspark.sql import DataFrame, Row
@@ -22,7 +23,7 @@ _POSITION_COLUMNS = ("clock", "tiebreak", "event_time")
 
 
 def add_would_match(
-    late: DataFrame, join: Join, pipeline: Pipeline, inputs: tuple[StoredInput, StoredInput], grid: Grid, last: int
+    late: DataFrame, join: Join, pipeline: Pipeline, inputs: Sequence[StoredInput], grid: Grid, last: int
 ) -> DataFrame:
     """Add `would_match` to late rows; null for rejected rows.
 

@@ -70,18 +70,21 @@ class Plan:
     (docs/decisions/0004-fingerprints-and-cascade.md).
     """
 
+    spark: SparkSession
+    """The session, which may not have started."""
     pipeline: Pipeline
     lake: str
     """The lake root."""
     grid: Grid
     tables: PipelineTables
-    inputs: tuple[StoredInput, StoredInput]
+    inputs: tuple[StoredInput, ...]
+    """Left and right input; empty in a plan without slices that waits for the first slice of another pipeline."""
     ledger: Ledger
     """The ledger when the plan was created."""
     slice_ranges: tuple[SliceRange, ...]
     rows_by_job: Mapping[range, float]
     """The jobs in order, with the approximate number of rows each reads, by file statistics."""
-    scan_estimates: tuple[ScanEstimate, ScanEstimate]
+    scan_estimates: tuple[ScanEstimate, ...]
     """Files and rows to read of each input, by the same statistics."""
     capacity: JobCapacity | None
     """Capacity by which jobs are sized; None if the user sized them."""
@@ -115,11 +118,6 @@ class Plan:
     def create_join_now(self) -> None:
         """Create `join` before its first use, to find errors in keys and condition early. Starts the Spark session."""
         _ = self.join
-
-    @property
-    def spark(self) -> SparkSession:
-        """The session of the plan, which may not have started."""
-        return self.inputs[0].table.spark
 
     @property
     def jobs(self) -> tuple[range, ...]:

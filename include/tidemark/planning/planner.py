@@ -35,10 +35,9 @@ from tidemark.planning.scan_estimate import InputFiles, ScanEstimate
 from tidemark.planning.slice_selection import select_slices
 from tidemark.sources.resolution import open_inputs
 from tidemark.sources.stored_input import get_schemas
-from tidemark.sources.upstream import read_upstreams
+from tidemark.sources.upstream import UpstreamState, read_upstreams
 from tidemark.spark.lazy_session import resolve_session
 from tidemark.tables.schema_evolution import require_same_case
-from tidemark.timegrid.slices import Grid
 
 
 def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Request) -> Plan:
@@ -58,11 +57,10 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     """
     PipelineTables.from_config(pipeline, lake).check_writable()
     upstreams = read_upstreams(pipeline, lake, applies_commits=True)
-    for upstream in upstreams:
-        if upstream.end is None:  # Its output stream may not exist yet.
-            raise IncompleteInputError(upstream.explain(Grid.from_config(pipeline.slices)))
     # Before the inputs: its slices have then read no later version of them, also if another process commits meanwhile.
     ledger = Ledger.from_pipeline(pipeline, lake)
+    if any(upstream.end is None for upstream in upstreams):
+        return _create_waiting_plan(spark, pipeline, lake, request, ledger, upstreams)
     inputs = open_inputs(spark, pipeline, lake)
     schemas = get_schemas(inputs)
     with prefix_errors(pipeline.command_argument):
@@ -86,7 +84,7 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     ] or [ScanEstimate(0, 0, 0)] * 2
     expression_queries = _list_expression_queries(pipeline) if rows_by_job else []
     plan = Plan(
-        pipeline, lake, context.grid, ledger.tables, inputs, ledger, slice_ranges, rows_by_job,
+        spark, pipeline, lake, context.grid, ledger.tables, inputs, ledger, slice_ranges, rows_by_job,
         scan_estimates=(left_scan, right_scan),
         capacity=capacity,
         estimate=estimate_duration(list_past_jobs(ledger.rows), sum(rows_by_job.values()), len(rows_by_job)),
@@ -103,6 +101,40 @@ def create_plan(spark: SparkSession, pipeline: Pipeline, lake: str, request: Req
     if expression_queries:
         _check_expressions(plan)
     return plan
+
+
+def _create_waiting_plan(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    lake: str,
+    request: Request,
+    ledger: Ledger,
+    upstreams: Sequence[UpstreamState],
+) -> Plan:
+    """Create an empty plan for a pipeline that reads another one without slices, whose output stream may not exist yet.
+
+    Raises:
+        IncompleteInputError: The request names slices or ends the inputs, or slices have read an output stream before.
+    """
+    missing = "; ".join(upstream.explain(ledger.grid) for upstream in upstreams if upstream.end is None)
+    is_for_any_slice = request.outdated or not (request.reprocess or request.end or request.drain)
+    if ledger.entries or not is_for_any_slice:
+        raise IncompleteInputError(missing)
+    return Plan(
+        spark, pipeline, lake, ledger.grid, ledger.tables,
+        inputs=(),
+        ledger=ledger,
+        slice_ranges=(),
+        rows_by_job={},
+        scan_estimates=(),
+        capacity=None,
+        estimate=None,
+        available_checkpoints=frozenset(),
+        already_committed=0,
+        notes=(f"waits for its input: {missing}",),
+        drain_after=None,
+        upstreams=tuple(upstreams),
+    )  # fmt: skip
 
 
 def _check_expressions(plan: Plan) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -108,7 +108,7 @@ class StoredInput:
 
 
 def read_input_slices(
-    inputs: tuple[StoredInput, StoredInput], grid: Grid, slices: range, consumed: Sequence[ConsumedVersions]
+    inputs: Sequence[StoredInput], grid: Grid, slices: range, consumed: Sequence[ConsumedVersions]
 ) -> DataFrame:
     """Read the rows of both inputs that a replay of slices needs (`StoredInput.read_slices`), as one table."""
     left, right = (
@@ -118,12 +118,12 @@ def read_input_slices(
     return left.unionByName(right, allowMissingColumns=True)
 
 
-def get_schemas(inputs: tuple[StoredInput, StoredInput]) -> dict[str, T.StructType]:
+def get_schemas(inputs: Iterable[StoredInput]) -> dict[str, T.StructType]:
     """Return the columns of both inputs, by side."""
     return {source.side.name: source.side.schema for source in inputs}
 
 
-def get_query_trace(inputs: tuple[StoredInput, StoredInput]) -> QueryTrace | None:
+def get_query_trace(inputs: Sequence[StoredInput]) -> QueryTrace | None:
     """Return the query whose checkpoint has the arrival times of the inputs, if any."""
     table = inputs[0].table
     return table.trace if isinstance(table, QueryInput) else None
