@@ -436,10 +436,3 @@ def test_watched_inputs_need_completeness_rule_of_tables(pipeline):
     for rule in (None, {"by": "asset", "asset": "a"}):
         with pytest.raises(PipelineFileError, match="airflow.watch_inputs: right.complete is missing or waits for an"):
             pipeline(left__complete="commit", right__complete=rule, airflow={"watch_inputs": True})
-
-
-def test_watched_inputs_with_streaming_checkpoint_are_rejected(pipeline):
-    checkpoints = {f"{side}__arrival": {"streaming_checkpoint": "c"} for side in ("left", "right")}
-
-    with pytest.raises(PipelineFileError, match="no run would read the last batch. Remove watch_inputs"):
-        pipeline(dialect="spark", **checkpoints, airflow={"watch_inputs": True})

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import write_pipeline
 from tests.dags.conftest import PIPELINE
 from tidemark.airflow import Project, dags, pipeline_dags
 from tidemark.airflow.dag_options import OPTIONS
@@ -349,6 +350,36 @@ def test_dags_of_chain_are_joined_by_assets(compared_dags):
     assert compared_dags["hourly__slice"]["publishes"] == ["hourly__slices"]
     assert compared_dags["daily__slice"]["reads"] == ["hourly__slices", "tidemark:views"]
     assert compared_dags["daily__landed"]["after"] == ["daily__landed", "hourly__slices"]
+
+
+MARKER = {"by": "marker", "table": "marks", "column": "until"}
+BY_QUERY = {"event_time": "happened", "arrival": {"streaming_checkpoint": "query"}, "watermark_delay": "1 minute"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "watched"),
+    [
+        ({"left__complete": "row", "right__complete": "commit"}, {"left", "right"}),
+        ({"left__complete": "row", "right__complete": MARKER}, {"left", "right", "marks"}),
+        (
+            {
+                "dialect": "spark",
+                "left": {"table": "left", **BY_QUERY},
+                "right": {"table": "right", **BY_QUERY},
+            },
+            {"query"},
+        ),
+    ],
+    ids=["tables", "marker", "checkpoint"],
+)
+def test_landed_dag_watches_all_logs_that_can_complete_a_slice(tmp_path, changes, watched):
+    file = tmp_path / "orders.yaml"
+    pipeline = write_pipeline(file, airflow={"watch_inputs": True}, **changes)
+
+    [landed] = OPTIONS["landed"](pipeline, file, Project(tmp_path))["schedule"].objects
+
+    assert landed.name == "orders__landed"
+    assert {watcher.name for watcher in landed.watchers} == watched
 
 
 def test_daily_compare_run_compares_slices_of_its_interval(compared_dags):

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from tests.dags.conftest import WAITING
 from tests.dags.slice_lake import SliceLake
-from tidemark.airflow import InputsComplete, Project, WaitForInputs
+from tidemark.airflow import CheckpointBatches, InputsComplete, Project, TableVersions, WaitForInputs
 from tidemark.airflow.assets import describe_missing_events, input_assets
 
 HOUR = datetime(2013, 1, 1, 1, tzinfo=UTC)
@@ -78,6 +78,43 @@ def test_trigger_is_restored_from_serialized_form(trigger):
     path, arguments = trigger().serialize()
     assert path == "tidemark.airflow.triggers.InputsComplete"
     assert InputsComplete(**arguments).serialize() == (path, arguments)
+
+
+def watch_commit(trigger, commit):
+    """Return the event of a watcher of a log after a commit, and require that it has none before."""
+
+    async def wait():
+        events = trigger.run()
+        waiting = asyncio.create_task(anext(events))
+        done, _ = await asyncio.wait([waiting], timeout=1)
+        assert not done
+        commit()
+        return (await asyncio.wait_for(waiting, 30)).payload
+
+    return asyncio.run(wait())
+
+
+def test_watcher_of_marker_table_fires_on_its_first_row(lake, mark):
+    trigger = TableVersions(table="marks", lake=str(lake), poll_interval=0.05, asset="w__landed")
+
+    assert watch_commit(trigger, lambda: mark(HOUR)) == {"table": "marks", "version": 0}
+
+
+@pytest.mark.parametrize("committed", [0, 11])
+def test_watcher_of_checkpoint_fires_when_the_query_has_committed_a_batch(lake, committed):
+    for log, batches in (("commits", committed), ("offsets", committed + 1)):
+        (lake / "query" / log).mkdir(parents=True)
+        for batch in range(batches):
+            (lake / "query" / log / str(batch)).touch()
+            (lake / "query" / log / f".{batch}.crc").touch()
+    trigger = CheckpointBatches(checkpoint="query", lake=str(lake), poll_interval=0.05, asset="w__landed")
+
+    event = watch_commit(trigger, (lake / "query" / "commits" / str(committed)).touch)
+
+    assert event == {"checkpoint": "query", "version": committed}
+    path, arguments = trigger.serialize()
+    assert path == "tidemark.airflow.table_watcher.CheckpointBatches"
+    assert CheckpointBatches(**arguments).serialize() == (path, arguments)
 
 
 def test_wait_task_fails_without_retry_on_trigger_error(tmp_path):

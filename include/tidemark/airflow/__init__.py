@@ -14,11 +14,12 @@ from tidemark.airflow.assets import partition_asset, slices_asset
 from tidemark.airflow.dags import TidemarkDag, TidemarkTaskGroup, pipeline_dags
 from tidemark.airflow.operators import ReportSlices, RunSlices, VacuumTables, VerifyTables, WaitForInputs
 from tidemark.airflow.project import Project
-from tidemark.airflow.table_watcher import TableVersions, watch_tables
+from tidemark.airflow.table_watcher import CheckpointBatches, TableVersions, watch_checkpoint, watch_tables
 from tidemark.airflow.triggers import InputsComplete
 from tidemark.airflow_provider.deadlines import DataIntervalEnd
 
 __all__ = [
+    "CheckpointBatches",
     "DataIntervalEnd",
     "InputsComplete",
     "Project",
@@ -33,5 +34,6 @@ __all__ = [
     "partition_asset",
     "pipeline_dags",
     "slices_asset",
+    "watch_checkpoint",
     "watch_tables",
 ]

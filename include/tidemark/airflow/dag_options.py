@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from airflow.sdk.bases.timetable import BaseTimetable
 from tidemark.airflow.assets import slices_asset
 from tidemark.airflow.dag_kinds import Kind, has_dag
 from tidemark.airflow.project import Project, require_timetable
-from tidemark.airflow.table_watcher import watch_tables
+from tidemark.airflow.table_watcher import watch_checkpoint, watch_tables
 from tidemark.airflow_provider.database import read_database_kind
 from tidemark.config import Pipeline, load_reference
 from tidemark.config.types import format_instant
@@ -102,17 +102,28 @@ def _repair_options(pipeline: Pipeline, _: Path, __: Project) -> dict[str, Any]:
 
 
 def _landed_options(pipeline: Pipeline, _: Path, project: Project) -> dict[str, Any]:
-    """Schedule a run for each commit of rows to an input or a marker table. Commits during a run give one more run.
+    """Schedule a run for each commit that may complete a slice. Commits during a run give one more run.
 
-    An input that is another pipeline is not watched: that pipeline's DAGs send an event for its commits.
+    These are commits of rows to an input or to the marker table of its rule. With a streaming checkpoint, they are
+    commits of the query: rows in the input do not count before the query has read them. An input that is another
+    pipeline is not watched: that pipeline's DAGs send an event for its commits.
     """
-    sources = [source for source in (pipeline.left, pipeline.right) if not source.upstream]
-    markers = [source.complete.table for source in sources if source.complete and source.complete.table]
-    tables = list(dict.fromkeys([*(source.table for source in sources), *markers]))
+    name, every = f"{pipeline.name}__landed", pipeline.airflow.poll_interval
     landed = [slices_asset(upstream.pipeline) for upstream in pipeline.upstreams.values()]
-    if tables:
-        landed.append(watch_tables(f"{pipeline.name}__landed", tables, project, pipeline.airflow.poll_interval))
+    if checkpoint := pipeline.checkpoint_arrival:
+        landed.append(watch_checkpoint(name, checkpoint.streaming_checkpoint, project, every))
+    elif tables := list(_list_watched_tables(pipeline)):
+        landed.append(watch_tables(name, tables, project, every))
     return {"schedule": AssetAny(*landed), "start_date": None, "catchup": False}
+
+
+def _list_watched_tables(pipeline: Pipeline) -> Iterator[str]:
+    """Yield the tables of the inputs, except outputs of other pipelines, and the marker tables of their rules."""
+    for source in (pipeline.left, pipeline.right):
+        if not source.upstream:
+            yield source.table
+        if source.complete and source.complete.table:
+            yield source.complete.table
 
 
 def _compare_options(pipeline: Pipeline, file: Path, _: Project) -> dict[str, Any]:

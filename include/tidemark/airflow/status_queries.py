@@ -21,7 +21,7 @@ from tidemark.config import Pipeline, load_pipeline
 from tidemark.config.chain_files import load_upstreams
 from tidemark.config.sides import SIDES
 from tidemark.config.types import format_micros
-from tidemark.delta.filesystem import has_file
+from tidemark.delta.filesystem import has_file, list_file_sizes, open_filesystem
 from tidemark.delta.paths import resolve_path
 from tidemark.delta.pipeline_tables import PipelineTables
 from tidemark.delta.snapshot import DeltaSnapshot
@@ -255,6 +255,16 @@ def find_last_write_version(lake: str, table: str) -> int:
     snapshot = DeltaSnapshot.open(resolve_path(lake, table))
     version = snapshot.last_write_version if snapshot else None
     return -1 if version is None else version
+
+
+def find_last_batch(lake: str, checkpoint: str) -> int:
+    """Return the number of the last micro-batch that a Structured Streaming query has committed; -1 if there is none.
+
+    Raises:
+        ForbiddenPathError: The operator does not allow the path.
+    """
+    commits = list_file_sizes(open_filesystem(f"{resolve_path(lake, checkpoint)}/commits"))
+    return max((int(name) for name in commits if name.isdigit()), default=-1)
 
 
 def count_uncommitted_slices(pipeline: Pipeline, lake: str, now: datetime) -> int:

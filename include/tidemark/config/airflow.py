@@ -74,7 +74,7 @@ class AirflowSettings(Settings):
     dots."""
     watch_inputs: bool = False
     """If true, the DAG NAME__landed runs slices when rows land in an input and complete it. It needs the rule
-    `complete` on each table, by row, commit or marker. Leave NAME__slice paused then."""
+    `complete` on each table, by row, commit or marker, or a streaming checkpoint. Leave NAME__slice paused then."""
     partitions: list[PartitionKind] = []
     """Assets with partition keys that the DAGs publish beside NAME__slices. `slice`: NAME__partitions gets a key for
     each committed slice. `day`: NAME__days gets a key for each day whose slices are committed. Reprocessed slices send

@@ -296,14 +296,8 @@ class Pipeline(Settings):
             return self
         for side in SIDES:
             source: Input = getattr(self, side)
-            has_checkpoint = isinstance(source.arrival, CheckpointArrival)
-            if has_checkpoint:
-                raise ValueError(
-                    f"airflow.watch_inputs: the rows of {side}.table land before the live query writes their batch to "
-                    "its checkpoint, so no run would read the last batch. Remove watch_inputs."
-                )
             has_rule = source.complete is not None and source.complete.by != "asset"
-            if not (has_rule or source.upstream):
+            if not (has_rule or source.upstream or isinstance(source.arrival, CheckpointArrival)):
                 raise ValueError(
                     f"airflow.watch_inputs: {side}.complete is missing or waits for an asset, so a slice could run "
                     f"before its rows are there. Set {side}.complete to row, commit or a marker."
