@@ -110,7 +110,10 @@ def test_consumers_start_when_day_is_committed_and_again_after_reprocess(spark, 
     assert sorted(result["events"], key=str) == events
     progress = (("last_slice", '"2013-01-01T23:00Z"'), ("watermark", '"2013-01-01T02:29:59.999Z"'))
     assets = ("clicked_views__days", "clicked_views__partitions", "clicked_views__slices")
-    reported = [["clicked_views__slices", "last_commit", read_last_commit(partitioned_env)]]
+    reported = [
+        ["clicked_views__slices", "last_commit", read_last_commit(partitioned_env)],
+        ["clicked_views__slices", "reports_since", f'"{at(0).isoformat()}"'],
+    ]
     assert sorted(result["stored"]) == sorted([[asset, *row] for asset in assets for row in progress] + reported)
     day = ["2013-01-01", "2013-01-01T00:00:00+00:00"]
     assert result["runs"] == [[CONSUMER, *day], [ROLLED_UP, *day]]

@@ -1,11 +1,15 @@
 """What the task `report` counts: slices that have run, and slices of which rows were released or erased."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
+from airflow.sdk.exceptions import AirflowSkipException
 
+from tests.dags.conftest import TaskStateStore
 from tests.dags.slice_lake import SliceLake
-from tidemark.airflow import metrics
+from tidemark.airflow import Project, ReportSlices, metrics, slices_asset, status_queries
 from tidemark.airflow.lineage import commit_lineage
 from tidemark.airflow.status_queries import summarize_commits_since
 
@@ -71,3 +75,42 @@ def test_metrics_and_lineage_have_the_rows_that_tables_gained(slices, monkeypatc
         if dataset.outputFacets
     }
     assert rows == {"emissions": 5, "late": 0, "ledger": 1}
+
+
+@pytest.fixture
+def report(slices, monkeypatch):
+    """Return a function that runs the task `report` in a DAG run that starts at an hour of the first day."""
+    monkeypatch.setenv("TIDEMARK_LAKE", str(slices.lake))
+    asset = slices_asset("orders")
+    stores = {asset: TaskStateStore()}
+
+    def execute(hour):
+        task = ReportSlices(task_id="report", file=slices.file, project=Project(slices.file.parent), outlets=[asset])
+        run = SimpleNamespace(start_date=datetime(2025, 1, 1, hour, tzinfo=UTC))
+        return task.execute({"dag_run": run, "asset_state_store": stores, "outlet_events": MagicMock()})
+
+    return execute
+
+
+def test_first_report_that_fails_and_is_cleared_reports_the_same_commits(slices, report, monkeypatch):
+    """Slices 1 to 3 are committed at 02:00 to 04:00, after the first start of the run."""
+    with monkeypatch.context() as broken:
+        failure = MagicMock(side_effect=OSError("the store does not answer"))
+        broken.setattr(status_queries, "summarize_commits_since", failure)
+        with pytest.raises(OSError, match="the store does not answer"):
+            report(hour=2)
+
+    cleared = report(hour=9)
+
+    assert (cleared["from"], cleared["to"]) == ("2025-01-01T01:00Z", "2025-01-01T04:00Z")
+    with pytest.raises(AirflowSkipException):
+        report(hour=2)
+    slices.amend(2, **RELEASED)
+    assert report(hour=23)["amended"] == 1
+
+
+def test_first_report_of_a_run_that_started_before_another_report_has_its_commits(report):
+    with pytest.raises(AirflowSkipException):
+        report(hour=9)
+
+    assert report(hour=3)["from"] == "2025-01-01T02:00Z"

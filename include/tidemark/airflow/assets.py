@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ _PROGRESS = ("last_slice", "watermark")
 """Fields of a summary of commits that Airflow's state store keeps for each asset."""
 _COMMIT = "last_commit"
 """The ledger's last commit: a field of a summary of commits, which the state store keeps for the slices' asset."""
+_START = "reports_since"
+"""Key in the state store of the slices' asset: the instant from which the first report counts commits."""
 
 
 def slices_asset(name: str) -> Asset:
@@ -59,14 +61,25 @@ def _partition_assets(pipeline: Pipeline, lake: str) -> dict[PartitionKind, Asse
     return {kind: partition_asset(pipeline, lake, kind) for kind in dict.fromkeys(pipeline.airflow.partitions)}
 
 
-def read_reported_commit(context: Context, pipeline: Pipeline, outlets: Iterable[Any]) -> dict[str, Any] | None:
+def read_report_start(context: Context, pipeline: Pipeline, outlets: Iterable[Any]) -> datetime | dict[str, Any]:
     """Return the last commit that a report has sent an event for, as `last_commit` of its summary.
 
-    None before the first report, and without the slices' asset among the task's outlets.
+    Before the first event, return the instant at which the first DAG run with a report has started. It is stored at
+    the first try, because Airflow gives a finished run that is cleared a later `start_date`. Its other times are no
+    substitute: `run_after` may be long before the run was created. Without the slices' asset among the task's outlets,
+    return the start of this DAG run.
     """
+    start = context["dag_run"].start_date or datetime.now(UTC) - timedelta(days=1)
     asset = slices_asset(pipeline.name)
-    stored = context["asset_state_store"][asset].get(_COMMIT) if asset in outlets else None
-    return stored if isinstance(stored, dict) else None
+    if asset not in outlets:
+        return start
+    store = context["asset_state_store"][asset]
+    if isinstance(commit := store.get(_COMMIT), dict):
+        return commit
+    if isinstance(stored := store.get(_START), str):
+        return min(start, datetime.fromisoformat(stored))
+    store.set(_START, start.isoformat())
+    return start
 
 
 def store_reported_commit(

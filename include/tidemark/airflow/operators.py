@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from tidemark.airflow.assets import describe_missing_events, read_reported_commit, record_commits, store_reported_commit
+from tidemark.airflow.assets import describe_missing_events, read_report_start, record_commits, store_reported_commit
 from tidemark.airflow.cluster_driver import UI_PORT, ClusterDriver
 from tidemark.airflow.connect_job import ConnectJob, connect_address
 from tidemark.airflow.metrics import send_agreement_metrics, send_commit_metrics, send_uncommitted_slices
@@ -332,7 +332,7 @@ class ReportSlices(BaseOperator):
         self._commits: dict[str, Any] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Read from the ledger what was committed since the last report. The first one begins with the DAG run.
+        """Read from the ledger what was committed since the last report.
 
         Returns:
             The summary of `status_queries.summarize_commits_since`, which the asset's event has too.
@@ -343,9 +343,7 @@ class ReportSlices(BaseOperator):
         from tidemark.airflow.status_queries import summarize_commits_since  # noqa: PLC0415 - opens tables
 
         pipeline = load_pipeline(Path(self.file))
-        reported = read_reported_commit(context, pipeline, self.outlets)
-        started = context["dag_run"].start_date or datetime.now(UTC) - timedelta(days=1)
-        since = started if reported is None else reported
+        since = read_report_start(context, pipeline, self.outlets)
         commits = self._commits = summarize_commits_since(pipeline, self.lake, since)
         send_uncommitted_slices(pipeline, self.lake)
         if commits is None:
