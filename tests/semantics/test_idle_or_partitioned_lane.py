@@ -13,6 +13,7 @@ from tidemark.spark.temporary_settings import tuned_for_tiny_queries
 from tidemark.watermarks.buckets import Buckets
 from tidemark.watermarks.idle_or_partitioned_lane import IdleOrPartitionedLane
 from tidemark.watermarks.lanes import join_bucket_watermarks
+from tidemark.watermarks.source_statistics import compute_source_statistics
 from tidemark.watermarks.values import WatermarkLag, Watermarks
 
 EXAMPLES = int(os.environ.get("TIDEMARK_EXAMPLES", "1000")) // 5
@@ -146,6 +147,18 @@ def test_idle_or_partitioned_lane_random_streams_match_oracle(spark, drawn, jobs
             replace(lane, initial_watermarks=timeline.end_watermarks[job[-1]])
             for lane, timeline in zip(lanes, computed.timelines, strict=True)
         ]
+
+
+def test_source_statistics_beside_rejected_rows_have_exact_tiebreaks(spark):
+    row = {"side": "left", "partition": None, "clock": 0, "event_time": 0, "id": 0}
+    rows = [{**row, "tiebreak": tiebreak} for tiebreak in (2**53 + 1, 2**63 - 1)]
+    rows.append({**row, "side": "right", "tiebreak": 0, "rejected": "null_key"})
+    buckets = Buckets(GRID, range(1), 5_000)
+
+    statistics = compute_source_statistics(create_rows(spark, [{"rows": rows}], buckets, "partition string"))
+
+    [left] = statistics[statistics["side"] == "left"].to_dict("records")
+    assert (left["least_tiebreak"], left["greatest_tiebreak"]) == (2**53 + 1, 2**63 - 1)
 
 
 def find_limiting_side(watermarks):

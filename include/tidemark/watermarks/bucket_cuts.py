@@ -61,7 +61,7 @@ def find_status_cuts(
 ) -> dict[int, list[Position]]:
     """Return the positions at which each bucket is cut: after its first row, and not after its last."""
     aggregates = {"first": "min", "last": "max", "least_tiebreak": "min", "greatest_tiebreak": "max"}
-    spans = statistics.groupby("bucket").agg(aggregates).dropna()
+    spans = statistics.dropna(subset="first").groupby("bucket").agg(aggregates)
     first = dict(zip(spans.index, zip(spans["first"], spans["least_tiebreak"], strict=True), strict=True))
     last = dict(zip(spans.index, zip(spans["last"], spans["greatest_tiebreak"], strict=True), strict=True))
     cuts = defaultdict(set)
@@ -121,6 +121,6 @@ class CutBuckets:
 
 def _find_ordered_buckets(statistics: pd.DataFrame) -> set[int]:
     """Find the buckets whose rows have several tiebreaks."""
-    by_bucket = statistics.groupby("bucket")
+    by_bucket = statistics.dropna(subset="first").groupby("bucket")
     is_ordered = by_bucket["least_tiebreak"].min() < by_bucket["greatest_tiebreak"].max()
-    return set(is_ordered.index[is_ordered.fillna(value=False)])
+    return set(is_ordered.index[is_ordered])

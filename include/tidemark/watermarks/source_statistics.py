@@ -14,7 +14,10 @@ from tidemark.watermarks.source_status import UNPARTITIONED
 
 
 def compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
-    """Aggregate each bucket and source: event times, lead, row counts, and first and last clocks and tiebreaks."""
+    """Aggregate each bucket and source: event times, lead, row counts, and the range of clocks and tiebreaks.
+
+    Without rows that have an effect, `first` and `last` are null, and the tiebreaks have no meaning.
+    """
     is_accepted = F.col("rejected").isNull()
     # A filtered row with times out of bounds has no effect at all.
     is_effective = is_accepted | moves_watermark_only()
@@ -26,8 +29,9 @@ def compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
         F.min(F.when(is_accepted, time)).alias("oldest"),
         F.min(clock).alias("first"),
         F.max(clock).alias("last"),
-        F.min(tiebreak).alias("least_tiebreak"),
-        F.max(tiebreak).alias("greatest_tiebreak"),
+        # Pandas would read a column with nulls as doubles, which are too coarse for tiebreaks.
+        F.coalesce(F.min(tiebreak), F.lit(0)).alias("least_tiebreak"),
+        F.coalesce(F.max(tiebreak), F.lit(0)).alias("greatest_tiebreak"),
         F.count_if(~is_filtered()).alias("rows"),
         F.count_if(is_filtered()).alias("filtered"),
         F.count_if(is_rejected()).alias("rejected"),
@@ -40,8 +44,7 @@ def compute_source_statistics(rows: DataFrame) -> pd.DataFrame:
             else []
         ),
     )
-    nullable = ("newest", "oldest", "first", "last", "least_tiebreak", "greatest_tiebreak")
-    statistics: pd.DataFrame = grouped.toPandas().astype(dict.fromkeys(nullable, "Int64"))
+    statistics: pd.DataFrame = grouped.toPandas().astype(dict.fromkeys(("newest", "oldest", "first", "last"), "Int64"))
     partitions = statistics["partition"].astype(object)
     return statistics.assign(partition=partitions.where(partitions.notna(), UNPARTITIONED))
 
